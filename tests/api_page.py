@@ -14,6 +14,7 @@ import griffe
 
 import barrier_kafka
 import barrier_kafka.reader
+import barrier_kafka.sinks
 import barrier_kafka.testing
 
 __all__ = ["PAGE", "api_page"]
@@ -25,8 +26,8 @@ HEAD = """\
 
 <!-- written by python -m tests.api_page -->
 
-The names that your programs import: from `barrier_kafka`, from `barrier_kafka.reader` (to read the output without Spark), and
-from `barrier_kafka.testing` (to test a sink). Other modules may change between releases.
+The names that your programs import: from `barrier_kafka`; from `barrier_kafka.reader`, to read the output without Spark; and
+for a sink of your own from `barrier_kafka.sinks` (tools) and `barrier_kafka.testing`. Other modules may change between releases.
 """
 
 WIDTH = 100
@@ -42,8 +43,9 @@ def api_page() -> str:
     for name in barrier_kafka.__all__:
         value = getattr(barrier_kafka, name)
         names["Functions" if not inspect.isclass(value) else "Errors" if _is_error(value) else "Classes"][name] = value
-    for module in (barrier_kafka.reader, barrier_kafka.testing):
-        names[f"`{module.__name__}`"] = {name: getattr(module, name) for name in module.__all__}
+    for module in (barrier_kafka.reader, barrier_kafka.sinks, barrier_kafka.testing):
+        values = {name: getattr(module, name) for name in module.__all__}
+        names[f"`{module.__name__}`"] = {name: value for name, value in values.items() if callable(value)}
     page = _Page({name for members in names.values() for name in members})
     lines = [HEAD]
     for kind, members in names.items():

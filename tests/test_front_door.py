@@ -14,12 +14,13 @@ import pytest
 
 import barrier_kafka
 import barrier_kafka.reader
+import barrier_kafka.sinks
 import barrier_kafka.testing
 from tests.api_page import PAGE, api_page
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FRONT_DOOR = (barrier_kafka, barrier_kafka.reader, barrier_kafka.testing)
+FRONT_DOOR = (barrier_kafka, barrier_kafka.reader, barrier_kafka.sinks, barrier_kafka.testing)
 _TYPE = re.compile(r"^(?:class )?([A-Z][A-Za-z]+)\b(?: = (?!TypeVar)|[(:\[])", re.MULTILINE)
 OURS = {
     name
@@ -38,7 +39,7 @@ HEAVY = ("confluent_kafka", "kafka", "pandas", "pyarrow", "pyspark", "typer")
 @pytest.mark.parametrize("module", FRONT_DOOR, ids=lambda module: module.__name__)
 def test_every_public_name_is_there_and_documented(module: object) -> None:
     names = list(module.__all__)  # type: ignore[attr-defined]
-    assert names == sorted(names)
+    assert names == sorted(names, key=lambda name: (not name.isupper(), name))
     undocumented = [name for name in names if not (getattr(module, name).__doc__ or "").strip()]
     assert not undocumented
     assert set(names) <= set(dir(module))

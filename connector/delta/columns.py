@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.errors import OptionError, RowRefusedError, StoreError
+from transactional import OptionError, RowRefusedError, StoreError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

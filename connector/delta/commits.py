@@ -9,12 +9,12 @@ from connector.delta.columns import arrow_schema, columns_digest
 from connector.delta.delta_log import MARK
 from connector.delta.handles import DeltaHandle
 from connector.delta.storage import TableFolder
-from transactional.errors import StoreError
+from transactional import StoreError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from transactional.checkpoint import DecidedCheckpoint
+    from transactional import DecidedCheckpoint
 
 __all__ = ["add_files", "check_unchanged", "exclude"]
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from connector.delta.statistics import Seen, file_statistics, without_floating
 from connector.delta.storage import TableFolder
-from transactional.errors import RowRefusedError
+from transactional import RowRefusedError
 
 __all__ = ["AddedFile", "DataFiles"]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from connector.delta.storage import TableFolder, plain
 from connector.delta.write_options import WriteOptions
-from connector.location.location import nearest
-from transactional.finding import Finding, good, problem
+from connector.sinks import good, nearest, problem
+from transactional import Finding
 
 __all__ = ["try_out"]
 

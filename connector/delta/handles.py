@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from connector.delta.data_files import AddedFile
 from connector.delta.delta_log import Past
-from transactional.sink import HandleState, Outcome
+from transactional import HandleState, Outcome
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from connector.spark import internals
-from transactional.errors import OptionError
+from transactional import OptionError
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder

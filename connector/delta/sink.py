@@ -38,25 +38,29 @@ from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
 from connector.delta.write_options import NAME, WriteOptions, parse_write_options
-from transactional import faults
-from transactional.capabilities import Examines, NamesDatasets, Restorable
-from transactional.clock import Deadline, SystemClock
-from transactional.errors import (
+from connector.sinks import Deadline, SystemClock, must_hold, reach
+from transactional import (
     AmbiguousOutcomeError,
+    Cutoff,
+    Examines,
+    HandleState,
+    NamesDatasets,
     OptionError,
+    Options,
+    Outcome,
     PutBackError,
+    Restorable,
     RetriableError,
     StoreError,
+    TransactionContext,
     TransactionLostError,
+    TwoPhaseCommitSink,
 )
-from transactional.history import must_hold
-from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from transactional.checkpoint import DecidedCheckpoint
-    from transactional.finding import Finding
+    from transactional import DecidedCheckpoint, Finding
 
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
 
@@ -282,7 +286,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         if not handles:
             return
         lost = self._try(attempt, f"the commit of checkpoint {checkpoint.id}")
-        faults.reach("commit.one")
+        reach("commit.one")
         gone = {handle["nonce"] for handle in lost}
         self._notes.delete([handle["nonce"] for handle in handles if handle["nonce"] not in gone])
         if lost:

@@ -14,8 +14,8 @@ from typing import Final
 from urllib.parse import quote
 
 from connector.delta.storage import TableFolder
-from transactional.entry import UNFIT, checksum
-from transactional.sink import TransactionContext
+from connector.sinks import UNFIT, checksum
+from transactional import TransactionContext
 
 __all__ = ["Note", "Notes"]
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from connector.delta.write_options import WRITE_OPTIONS, WriteOptions
-from connector.location.location import nearest
-from transactional.errors import StoreError, StoreUnreachableError
-from transactional.journal.folders import make_folders, replace_file, sync_file, sync_folder
+from connector.sinks import make_folders, nearest, replace_file, sync_file, sync_folder
+from transactional import StoreError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.delta.delta_log import MARK
 from connector.delta.storage import TableFolder
-from transactional.errors import StoreError
+from transactional import StoreError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

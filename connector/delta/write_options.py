@@ -8,9 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from connector.location.location import local_path
-from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_bool, as_columns, as_positive_int, as_str
-from transactional.secrets import is_secret
+from connector.sinks import (
+    HOST_OPTIONS,
+    REQUIRED,
+    Option,
+    OptionTable,
+    as_bool,
+    as_columns,
+    as_positive_int,
+    as_str,
+    is_secret,
+    local_path,
+)
 
 __all__ = ["NAME", "STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.errors import RowRefusedError
+from transactional import RowRefusedError
 
 __all__ = ["can_route", "routed"]
 

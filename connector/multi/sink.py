@@ -14,44 +14,47 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from connector.formats.discovery import SinkType, find_sink
 from connector.multi.names import NAME, under_route
 from connector.multi.routes import can_route, routed
 from connector.multi.write_options import OF_EACH, SinkOptions, parse_write_options
-from connector.options import as_columns
-from transactional.capabilities import (
-    Examines,
-    Expires,
-    GuardsRuns,
-    KeepsEvidence,
-    NamesDatasets,
-    ReportsOutput,
-    Restorable,
-    Routes,
-    ShowsLater,
-    WarmsUp,
-    WritesTopics,
-)
-from transactional.errors import OptionError, ProtocolError, TransactionLostError, TwoPhaseCommitError
-from transactional.sink import (
-    Cutoff,
+from connector.sinks import (
     Handle,
-    HandleState,
-    History,
-    Options,
     RunMark,
-    TransactionContext,
-    TwoPhaseCommitSink,
+    SinkType,
+    as_columns,
+    find_sink,
     guard_run,
     history_seen,
     lifetime_of,
     publishes_marks,
     restorable,
 )
+from transactional import (
+    Cutoff,
+    Examines,
+    Expires,
+    GuardsRuns,
+    HandleState,
+    History,
+    KeepsEvidence,
+    NamesDatasets,
+    OptionError,
+    Options,
+    ProtocolError,
+    ReportsOutput,
+    Restorable,
+    Routes,
+    ShowsLater,
+    TransactionContext,
+    TransactionLostError,
+    TwoPhaseCommitError,
+    TwoPhaseCommitSink,
+    WarmsUp,
+    WritesTopics,
+)
 
 if TYPE_CHECKING:
-    from transactional.checkpoint import DecidedCheckpoint
-    from transactional.finding import Finding
+    from transactional import DecidedCheckpoint, Finding
 
 __all__ = ["MultiSink"]
 

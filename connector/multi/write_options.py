@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from connector.multi.names import NAME
-from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_columns, as_str
-from connector.spark.recorded_options import leads_out
-from transactional.errors import OptionError
-from transactional.secrets import hides_value
+from connector.sinks import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_columns, as_str, hides_value, leads_out
+from transactional import OptionError
 
 __all__ = ["OF_EACH", "WRITE_OPTIONS", "SinkOptions", "WriteOptions", "parse_write_options"]
 

@@ -1,0 +1,62 @@
+"""Tools for the author of a sink, beside `barrier_kafka`: an option table, findings, deadlines, secrets, durable files.
+
+Our own SQL, Delta and multi sinks are written with these and with `barrier_kafka` alone.
+"""
+
+from __future__ import annotations
+
+from connector.sinks import (
+    HOST_OPTIONS,
+    REQUIRED,
+    Deadline,
+    Option,
+    OptionTable,
+    ParsedOptions,
+    SystemClock,
+    as_bool,
+    as_columns,
+    as_positive_int,
+    as_str,
+    checksum,
+    good,
+    hides_value,
+    is_secret,
+    make_folders,
+    must_hold,
+    problem,
+    reach,
+    replace_file,
+    sync_file,
+    sync_folder,
+    unknown,
+    warning,
+    without_named_secrets,
+)
+
+__all__ = [
+    "HOST_OPTIONS",
+    "REQUIRED",
+    "Deadline",
+    "Option",
+    "OptionTable",
+    "ParsedOptions",
+    "SystemClock",
+    "as_bool",
+    "as_columns",
+    "as_positive_int",
+    "as_str",
+    "checksum",
+    "good",
+    "hides_value",
+    "is_secret",
+    "make_folders",
+    "must_hold",
+    "problem",
+    "reach",
+    "replace_file",
+    "sync_file",
+    "sync_folder",
+    "unknown",
+    "warning",
+    "without_named_secrets",
+]
