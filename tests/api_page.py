@@ -26,8 +26,9 @@ HEAD = """\
 
 <!-- written by python -m tests.api_page -->
 
-The names that your programs import: from `barrier_kafka`; from `barrier_kafka.reader`, to read the output without Spark; and
-for a sink of your own from `barrier_kafka.sinks` (tools) and `barrier_kafka.testing`. Other modules may change between releases.
+The names that your programs import: from `barrier_kafka`; from `barrier_kafka.reader`, to read the output without Spark;
+and, for a sink of your own, from `barrier_kafka.sinks` (tools) and `barrier_kafka.testing`. Other modules may change between
+releases.
 """
 
 WIDTH = 100
