@@ -37,6 +37,9 @@ ROWS = 20
 QUIET_SECONDS, LONGEST_SECONDS = 180.0, 3600.0
 """How long what is left may take when nothing is killed any more; limit of the whole."""
 
+RESTARTS = 20
+"""Starts of one driver again after it has ended by itself, as on a machine too busy for Spark to reach its Python workers."""
+
 LINE_SECONDS = 30.0
 """From one line about the progress to the next."""
 
@@ -113,6 +116,7 @@ class Trial:
         self._chosen, self._console, self._folder, self._servers = chosen, console, folder, servers
         self._chance = random.Random(chosen.seed)
         self._drivers: dict[str, Driver] = {}
+        self._restarts = dict.fromkeys(PARTS, 0)
         self._begin = time.monotonic()
         self.bank = Bank(servers, self._chance)
         self.kills = 0
@@ -123,7 +127,7 @@ class Trial:
         Raises
         ------
         DriverFailed
-            One ended by itself, or something hangs.
+            One ended by itself again and again, or something hangs.
         """
         try:
             for part in PARTS:
@@ -175,9 +179,15 @@ class Trial:
         self._start(part)
 
     def _check(self, longest: float, since: float) -> None:
-        for part, driver in self._drivers.items():
-            if not driver.alive:
-                raise DriverFailed(f"{part} ended with {driver.exit_code}.\n{driver.log_tail()}")
+        for part, driver in [*self._drivers.items()]:
+            if driver.alive:
+                continue
+            if self._restarts[part] == RESTARTS:
+                raise DriverFailed(f"{part} ended {RESTARTS + 1} times, now with {driver.exit_code}.\n{driver.log_tail()}")
+            self._restarts[part] += 1
+            self._say(f"{part} ended with {driver.exit_code} and starts again")
+            driver.kill()  # its JVM may live
+            self._start(part)
         if time.monotonic() - since > longest:
             raise DriverFailed(f"it took longer than {longest:.0f} s; the aligned table has {self.versions()} versions")
 
