@@ -102,7 +102,7 @@ def valid(kafka: Cluster, topic: str | None, location: Path, **more: str | None)
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"subscribe": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "subscribe", "Create it"]),
+        ({"subscribe": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "subscribe", "Create the topic"]),
         ({"subscirbe": "x"}, ["UNKNOWN_OPTION", "subscirbe", "did you mean subscribe"]),
     ],
 )
@@ -121,7 +121,7 @@ def test_the_source_refuses_it_at_load(
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"topic": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "option topic", "Create it"]),
+        ({"topic": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "option topic", "Create the topic"]),
         ({"transactionIdPrefix": "x"}, ["UNKNOWN_OPTION", "transactionidprefix", "did you mean transactionalIdPrefix"]),
         ({"kafka.bogus.setting": "1"}, ["INVALID_OPTION", r"bogus\.setting"]),
         (

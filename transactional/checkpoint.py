@@ -31,7 +31,7 @@ PartKey = tuple[int, str]
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """What other queries need to know of a checkpoint whose rows can be read.
+    """The published facts about a checkpoint whose rows can be read, for queries that follow it.
 
     Parameters
     ----------
@@ -275,21 +275,22 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True)
 class DecidedCheckpoint:
-    """A `decided` entry of the journal: its existence is the commit decision. Whether it is settled, the ledger knows.
+    """A checkpoint that the journal has decided to commit; `TwoPhaseCommitSink.commit` gets it.
 
     Parameters
     ----------
     id : int
-        The entry's number; only grows.
+        The number of its journal entry. Later checkpoints have higher ids.
     batches : Sequence[int]
-        The micro-batches that it covers.
+        The micro-batches in the checkpoint.
     timestamp : int
-        Milliseconds since the epoch of the decision.
+        When it was decided, in milliseconds since the epoch.
     queryId, prefix : str
+        As in `TransactionContext`.
     after : int
-        The newest checkpoint with rows that was committed to the same store: `History.newest`.
+        The newest earlier checkpoint with rows that was committed to the same store; see `History.newest`.
     routes : Mapping[str, int]
-        Of a sink that is several: for each route what `after` is for one.
+        The value of `after` for each route, for a sink that combines several (`Routes`).
     """
 
     id: int

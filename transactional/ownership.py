@@ -32,7 +32,7 @@ Judge = Callable[[Ledger], None]
 def newest_run(ledger: Ledger) -> RunRecord:
     """Return the run that owns the location."""
     if ledger.newest_run is None:
-        raise ProtocolError("PROTOCOL_VIOLATED", reason="the journal holds no run, so no planning ever ran here")
+        raise ProtocolError("PROTOCOL_VIOLATED", reason="the journal has no run, so nothing was ever planned here")
     return ledger.newest_run
 
 
@@ -40,7 +40,7 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
     """Make the error of a run that is not the newest; 0 for a run that has no token yet."""
     newest = newest_run(ledger)
     newer = f"run {newest.token} (driver {newest.driver}, {newest.ended or 'live'})"
-    return FencedError("RUN_SUPERSEDED", run=token or "of this driver", newer=newer)
+    return FencedError("RUN_SUPERSEDED", run=token or "not numbered yet", newer=newer)
 
 
 def _concurrent(reason: str, **parameters: int) -> FencedError:
@@ -93,7 +93,7 @@ def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> 
         raise superseded(0, ledger)
     if ledger.rewound > started:
         newer = f"a rewind that was done after this query was started (journal entry {ledger.rewound})"
-        raise FencedError("RUN_SUPERSEDED", run="of this driver", newer=newer)
+        raise FencedError("RUN_SUPERSEDED", run="not numbered yet", newer=newer)
 
 
 def must_own(token: int) -> Judge:

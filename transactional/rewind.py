@@ -128,7 +128,9 @@ class Rewinder:
 
         def judge(ledger: Ledger) -> None:
             if ledger.position != position:
-                raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)
+                raise LocationError(
+                    "LOCATION_BUSY", reason="another process has added to its journal", position=position
+                )
 
         fact = entries.RewindBegun(checkpoint=preview.checkpoint, request=request)
         token = self._journal.append(fact, judge).number
@@ -147,7 +149,7 @@ class Rewinder:
         """Return the rewind that was begun and is not done."""
         begun = self._journal.ledger.rewinding
         if begun is None:
-            raise LocationError("NOTHING_TO_REWIND", reason="no rewind was begun here, or it is done")
+            raise LocationError("NOTHING_TO_REWIND", reason="no rewind was started here, or it has finished")
         return begun
 
     def finish(self) -> int:

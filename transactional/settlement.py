@@ -265,7 +265,7 @@ class Settlement:
             if position < len(behind):
                 earlier = behind[position]
                 reason = (
-                    f"no checkpoint is decided at micro-batch {batch}, as of micro-batch {earlier} {why_not(state)} "
+                    f"no checkpoint was decided at micro-batch {batch}, because of micro-batch {earlier}: {why_not(state)} "
                     f"({state.evidence}). Nothing of it was committed"
                 )
                 raise RewindRequiredError("PREPARED_LOST", batches=[earlier], reason=reason, handle=text)
@@ -329,12 +329,11 @@ def why_not(state: HandleState) -> str:
     """Return in words why no decision may rest on a transaction."""
     if state.outcome is not Outcome.PREPARED:
         return (
-            f"a prepared transaction is {state.outcome.value}: the store gave it up before all tasks were done (its timeout "
-            "is too short for the slowest task), or another program, or a request of an earlier attempt that came late, "
-            "aborted it"
+            f"a prepared transaction is {state.outcome.value}. Either its timeout is too short for the slowest task, or "
+            "another program aborted it, or a late request of an earlier attempt did"
         )
     left = state.seconds_left or 0.0
-    clocks = "; less than nothing: this machine's clock is ahead of the store's" if left < 0 else ""
+    clocks = " (this machine's clock is ahead of the store's)" if left < 0 else ""
     return (
-        f"a prepared transaction has {left:.0f} s left{clocks}, and {state.margin:.0f} s must remain: raise its timeout"
+        f"a prepared transaction has {left:.0f} s left{clocks}, but {state.margin:.0f} s must remain: raise its timeout"
     )

@@ -155,7 +155,7 @@ def _clean(location: CheckpointLocation, upkeep: Upkeep, query_stopped: bool) ->
         raise LocationError(
             "NO_JOURNAL",
             location=location.path,
-            reason=f"Spark has committed micro-batch {committed} there, and the journal would have it",
+            reason=f"Spark has committed micro-batch {committed} there, so the journal should have it",
         )
     return first_start.clean(location, upkeep.is_alive, query_stopped)
 

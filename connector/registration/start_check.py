@@ -129,7 +129,7 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     if version not in (None, "1") and host.is_first():  # a location keeps its version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
-            path=f"What {OFFSET_LOG_VERSION} makes Spark write to {host.location.path}/offsets",
+            path=f"{host.location.path}/offsets (by {OFFSET_LOG_VERSION})",
             version=version,
             option=OFFSET_LOG_VERSION,
         )

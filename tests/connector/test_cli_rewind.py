@@ -177,7 +177,7 @@ def test_a_query_with_state_goes_back_only_when_its_driver_has_ended(tmp_path: P
     (place.path / "state").mkdir()
     status, document, said = answer(capsys, *newest(place), "--yes", "--query-stopped")
     assert (status, document["condition"]) == (1, "DRIVER_HOLDS_STATE")
-    assert "restart the notebook's kernel" in said
+    assert "in a notebook, restart the kernel" in said
 
 
 def test_a_query_whose_driver_runs_is_not_taken_back(tmp_path: Path, capsys: Capture) -> None:
@@ -399,7 +399,7 @@ def test_a_table_that_others_have_written_to_is_refused_before_anything_is_begun
     status, document, _ = answer(capsys, *asked, "--yes")
     assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
     assert "versions 4 are not" in document["message"]
-    assert "with --allow-reemit, without --restore-tables" in document["message"]
+    assert "with --allow-reemit and without --restore-tables" in document["message"]
     assert (table.ledger().position, table.version()) == (before, 4)
     assert answer(capsys, *asked[:-1], "--allow-reemit", "--yes")[0] == 0
     assert table.version() == 4

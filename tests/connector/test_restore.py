@@ -233,7 +233,7 @@ def test_an_origin_that_went_on_is_rewound_or_saved_again_first(
     place.prepared(4)
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_NOT_AT_SAVEPOINT", False)
-    assert "something is open there (micro-batches [4])" in document["message"]
+    assert "micro-batches [4] are not settled there" in document["message"]
     assert answer(capsys, "stop", str(place))[0] == 0
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")

@@ -383,7 +383,7 @@ def test_the_first_planning_says_what_spark_has_recorded_and_leaves_it(tmp_path:
     offsets = tmp_path / "location" / "offsets" / "0"
     offsets.write_text("v1")
     said = refused(tmp_path / "location")  # type: ignore[arg-type]
-    assert f"Nothing was written. Spark has recorded in {offsets}" in said
+    assert f"Nothing was written. Spark has already recorded in {offsets}" in said
     assert "\n" not in said
     assert offsets.exists()
 

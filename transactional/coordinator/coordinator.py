@@ -150,7 +150,9 @@ class CheckpointCoordinator:
         settled = checkpoint.id in after.checkpoints and after.checkpoints[checkpoint.id].settled
         replayed = after.replay is not None and found.batch < max(checkpoint.batches) and found.batch in after.batches
         if not settled and not (replayed and not any(part.lost for part in after.batches[found.batch].parts)):
-            raise RetriableError("LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail=", and so was their repair")
+            raise RetriableError(
+                "LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail=", and their repair was lost as well"
+            )
 
     def _check_written(
         self, found: BatchRecord, messages: Sequence[Acknowledgement], token: int, compare: bool

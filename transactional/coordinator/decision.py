@@ -73,7 +73,8 @@ class Decision:
         drained = {message.drained for message in messages}
         if len(drained) > 1:
             raise ProtocolError(
-                "PROTOCOL_VIOLATED", reason=f"only some tasks of micro-batch {batch} report that they drained it"
+                "PROTOCOL_VIOLATED",
+                reason=f"only some tasks of micro-batch {batch} report that they discarded their rows",
             )
         # C3, C4: the tasks were planned with what the journal said, and still says.
         if drained == {found is None}:

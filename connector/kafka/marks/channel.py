@@ -170,8 +170,8 @@ class Channel:
             raise disagree(self.topic, f"it has marks of {newest.query} and of {new.query}")
         if self.at is not None and offset == self.at.offset and new.checkpoint != self.at.checkpoint:
             reason = (
-                f"at offset {offset} is the mark of checkpoint {new.checkpoint}, and it was of checkpoint "
-                f"{self.at.checkpoint} when this query read it: the topic was deleted and created again"
+                f"offset {offset} holds the mark of checkpoint {new.checkpoint}, but held checkpoint {self.at.checkpoint} "
+                "when this query read it: the topic was deleted and created again"
             )
             raise disagree(self.topic, reason)
         if self.at is not None and new.checkpoint == self.at.checkpoint and offset == self.at.offset:
@@ -180,7 +180,7 @@ class Channel:
         if newest is not None and new.checkpoint <= newest.checkpoint:
             if self._seen and min(self._seen) < new.checkpoint and self._seen.get(new.checkpoint) != new.after:
                 raise disagree(
-                    self.topic, f"checkpoint {new.checkpoint} of {new.query} comes behind {newest.checkpoint}"
+                    self.topic, f"checkpoint {new.checkpoint} of {new.query} comes after {newest.checkpoint}"
                 )
             return  # written again by a recovery: the first one counts
         self._seen[new.checkpoint] = new.after

@@ -196,8 +196,8 @@ class Backlog:
             shown = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
             raise StoreError(
                 "DATA_LOST",
-                reason=f"partitions that are new to this query have lost their first rows: {shown}",
-                effect="begins at the first row that is left, as is right if an older topic was added",
+                reason=f"partitions that are new to this query have already lost their first rows: {shown}",
+                effect="then begins at the first row that is left, which is right if you added an older topic",
                 kind=Reason.EXPIRED.value,
                 partitions=[str(partition) for partition in lost],
             )

@@ -136,16 +136,17 @@ def lag_of(progress: Any) -> QueryLag | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Logs the lag of each query with ``barrier-kafka`` sources, and passes it to a function of yours.
+    """Logs the consumer lag of each query with ``barrier-kafka`` sources, and passes it to your callback.
 
-    *Called in the user's driver program, in a thread of Spark's events, once per progress.* An error that the function
-    raises is logged, and does not affect the query.
+    *Called in the user's driver program, in a thread of Spark's events, once per progress.* If the callback raises, the
+    error is logged, and the query is not affected.
 
     Parameters
     ----------
     callback : Callable[[QueryLag], None], optional
+        Called after each micro-batch with the lag, in offsets per partition.
     level : int
-        Of the log lines (logger ``connector.kafka.source.lag``); `logging.DEBUG` for none as a rule.
+        The level of the log lines (logger ``connector.kafka.source.lag``). Pass `logging.DEBUG` to hide them in most setups.
 
     Examples
     --------
@@ -157,7 +158,7 @@ class LagListener(StreamingQueryListener):
         self._level = level
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing: nothing was read yet."""
+        """Do nothing: the query has read no rows yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Log the lag after a micro-batch, and pass it to the callback."""
@@ -177,10 +178,10 @@ class LagListener(StreamingQueryListener):
             log.exception("the callback of a LagListener raised")
 
     def onQueryIdle(self, event: Any) -> None:
-        """Do nothing: no micro-batch, so no offsets."""
+        """Do nothing: without a micro-batch there are no new offsets."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: nothing is read any more."""
+        """Do nothing: the query has ended."""
 
 
 def _field(of: Any, name: str) -> Any:

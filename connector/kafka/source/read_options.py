@@ -352,22 +352,27 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
     if topics is None:
         for option in ("alignment", "alignedTimeout"):
             if parsed.given(option):
-                raise _forbidden(option, "alignOn, which names the barriers that the query follows, is not set")
+                raise _forbidden(
+                    option, "it needs alignOn (the barrier topics that the query follows), which is not set"
+                )
         return None
     if subscription.assigned:
         raise _forbidden("assign", "alignOn needs all partitions of the topics: use subscribe")
     if {*topics} & {*subscription.topics}:
         raise READ_OPTIONS.invalid("alignOn", ",".join(topics), "barrier topics, which are not read for their rows")
     if config.settings.get("isolation.level", "read_committed") != "read_committed":
-        raise _forbidden("kafka.isolation.level", "alignOn reads committed rows only, as barriers stand between them")
+        raise _forbidden("kafka.isolation.level", "alignOn works with committed rows only")
     if parsed.given("endingOffsets") or parsed.given("endingTimestamp") or parsed.given("endingOffsetsByTimestamp"):
-        raise _forbidden("alignOn", "another option says where the batch ends; alignOn ends it at the newest barriers")
+        raise _forbidden(
+            "alignOn", "alignOn ends the batch at the newest barriers, but another option also sets its end"
+        )
     if not parsed["failOnDataLoss"]:
         raise _forbidden(
-            "failOnDataLoss", "a checkpoint that has lost rows does not contain what a barrier of alignOn stands for"
+            "failOnDataLoss",
+            "alignOn needs complete checkpoints: with lost rows, a checkpoint does not match its barrier",
         )
     if parsed["alignedTimeout"] and parsed["alignment"] != "unaligned":
-        raise _forbidden("alignedTimeout", "alignment is not unaligned")
+        raise _forbidden("alignedTimeout", "it needs alignment=unaligned")
     return AlignOptions(topics, parsed["alignment"], parsed["alignedTimeout"])
 
 
@@ -397,7 +402,7 @@ def _subscription(parsed: ParsedOptions) -> Subscription:
             "FORBIDDEN_OPTION",
             owner="barrier-kafka",
             option=given[-1],
-            reason=f"{' and '.join(given)} are set, and it takes one of them",
+            reason=f"{' and '.join(given)} are set, but only one of them is allowed",
             options=given,
         )
     return Subscription(
@@ -423,8 +428,8 @@ def _check_stream(parsed: ParsedOptions) -> None:
         if parsed[option] is not None and not parsed["allowReordering"]:
             raise _forbidden(
                 option,
-                "several tasks would write one partition's rows at the same time, so a row could become visible behind a newer "
-                "row of its key; if that order does not matter, set allowReordering to true",
+                "several tasks would write one partition's rows at the same time, so a row could become visible after a newer "
+                "row of its key. If that order does not matter, set allowReordering to true",
             )
     for option in sorted(BATCH_ONLY):
         if parsed.given(option):
@@ -432,7 +437,7 @@ def _check_stream(parsed: ParsedOptions) -> None:
                 "FORBIDDEN_OPTION",
                 owner="barrier-kafka",
                 option=option,
-                reason="it is for batch reads (spark.read), and a stream has no end",
+                reason="only batch reads (spark.read) have it, because a stream has no end",
             )
 
 

@@ -665,7 +665,7 @@ def test_a_channel_that_comes_while_a_cut_is_read_waits_for_the_cut() -> None:
     d.rows(5).mark(origin(1))
     query.go_on()
     more = {"subscribe": "a,b,d", "alignOn": "a-marks,b-marks,d-marks"}
-    refused(query.run(**more), "d-marks.*has read towards a barrier without it")
+    refused(query.run(**more), "d-marks.*is on its way to a barrier without it")
     query.run(**given)
     while query.ask() is not None:
         query.go_on()
@@ -755,7 +755,7 @@ def test_a_barrier_topic_that_was_created_again_is_refused() -> None:
     a.records[:] = []
     a.checkpoint = 5
     a.mark().mark().mark()
-    refused(query.run(), "at offset 1 is the mark of checkpoint 7, and it was of checkpoint 2")
+    refused(query.run(), "offset 1 holds the mark of checkpoint 7, but held checkpoint 2")
 
 
 def test_what_a_recovery_has_published_again_is_passed_over() -> None:
