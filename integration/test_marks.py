@@ -291,7 +291,7 @@ def test_a_barrier_topic_has_one_query(make_query: MakeQuery) -> None:
     ("options", "said"),
     [
         ({"barrierTopic": "rows", "topic": "rows"}, "another topic than the one of the rows"),
-        ({"deliveryGuarantee": "at-least-once"}, "at-least-once has no checkpoints"),
+        ({"deliveryGuarantee": "at-least-once"}, "no value with deliveryGuarantee=at-least-once"),
         ({"barrierTopic": "not a name"}, "one topic's name"),
     ],
 )

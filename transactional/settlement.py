@@ -102,7 +102,9 @@ class Settlement:
             verdicts = [self._verdict(part, state) for part, state in judged]
             if judgement is Judgement.VOID:
                 self._journal.append(entries.Void(checkpoint=identifier, run=token, evidence=verdicts), judge)
-                log.warning("checkpoint %d is void: its transactions were lost, its rows are written again", identifier)
+                log.warning(
+                    "checkpoint %d is void: its transactions were lost, so its rows are written again", identifier
+                )
                 return
             if verdicts:
                 behind = committed_behind(ledger, checkpoint, states)
@@ -154,7 +156,9 @@ class Settlement:
             for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
                 self._sink.commit([part.handles[-1] for part in group], decided)
         except TransactionLostError as lost:
-            log.warning("checkpoint %d: %d transactions can't be committed from here", checkpoint.id, len(lost.handles))
+            log.warning(
+                "checkpoint %d: %d transactions were lost and can't be committed", checkpoint.id, len(lost.handles)
+            )
             return False
         faults.reach("commit.done")
         return True
@@ -206,7 +210,11 @@ class Settlement:
             output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
         stamps = self._stamps(parts)
         if repaired:
-            log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)
+            log.warning(
+                "checkpoint %d is committed, but readers could see its rows only after a repair: %s",
+                checkpoint.id,
+                repaired,
+            )
         fact = entries.Settled(checkpoint=checkpoint.id, run=token, output=output, repaired=repaired or (), **stamps)
         self._journal.append(fact, may_settle(token, checkpoint.id))
         settled = self._journal.ledger.checkpoints.get(checkpoint.id, checkpoint)
@@ -322,7 +330,7 @@ class Settlement:
             part = parts.get(read.key)
             if part is None or part.lost or not read.digest or read.rows < part.rows:
                 continue
-            check_rows(record.batch, f"{part}, which is committed,", part, read)
+            check_rows(record.batch, f"{part}, which is committed", part, read)
 
 
 def why_not(state: HandleState) -> str:

@@ -80,9 +80,9 @@ class Recovery:
     Parameters
     ----------
     committed : bool
-        What was prepared is committed, and nothing is open.
+        All prepared rows are committed, and no transaction is open.
     batch : int or None
-        The query went back: it goes on after this micro-batch.
+        The query was rewound, and continues after this micro-batch.
     deleted : Sequence[str]
         The temporary files of a first micro-batch, with which Spark would have started no query.
     """
@@ -98,8 +98,12 @@ class Recovery:
         if self.deleted:
             return f"temporary files of a first start are deleted ({', '.join(self.deleted)})"
         if self.batch is not None:
-            return f"it went back, and goes on after micro-batch {self.batch}"
-        return "what was prepared is committed, and nothing is open" if self.committed else "there was nothing to do"
+            return f"the query was rewound, and continues after micro-batch {self.batch}"
+        return (
+            "all prepared rows are committed, and no transaction is open"
+            if self.committed
+            else "there was nothing to do"
+        )
 
 
 def recover(
@@ -131,7 +135,9 @@ def recover(
     if torn is not None:
         with exclusive_access(location):
             delete_after(location, torn - 1)
-        log.warning("%s: offsets/%d was torn, and is deleted: nothing was decided of it", location.path, torn)
+        log.warning(
+            "%s: offsets/%d was damaged. It is deleted, because its micro-batch was not decided", location.path, torn
+        )
     if ledger.rewinding is None and not (go_back or out_of_step(ledger, logs)):
         try:
             _commit(location, run, given)
@@ -140,7 +146,7 @@ def recover(
             # Committed without a decision: the rewind stops at it too, and `barrier resolve` lists it from then on.
             if failure_of(problem).remedy is not Remedy.REWIND and problem.condition != "COMMITTED_UNDECIDED":
                 raise
-            log.warning("%s has to go back: %s", location.path, problem)
+            log.warning("%s has to be rewound: %s", location.path, problem)
     if at_work is None and not query_stopped:
         at_work = earlier_at_work(ledger, run, upkeep.drivers)
     if at_work is not None:  # a commit touches neither the state nor Spark's logs; a rewind does
@@ -203,5 +209,5 @@ def _go_back(
             return None
         finally:
             sink.close()
-    log.warning("%s went back: the query goes on after micro-batch %d", location.path, batch)
+    log.warning("%s was rewound: the query continues after micro-batch %d", location.path, batch)
     return batch

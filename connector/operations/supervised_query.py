@@ -182,7 +182,7 @@ class _Query:
         self.problem = problem
         failure = failure_of(problem)
         if internals.jvm_is_gone(problem):
-            log.error("the driver's JVM does not answer any more: the program has to be started again")
+            log.error("the driver's JVM does not answer any more: start the program again")
             return Failure(failure.condition, failure.text, Remedy.NONE)
         return failure
 
@@ -212,7 +212,7 @@ class _Query:
     def _halt(self, query: StreamingQuery, safe: bool) -> None:
         """Stop it, and wait until its tasks have ended."""
         if not safe:
-            log.warning("the query is stopped before its final checkpoint")
+            log.warning("the query is stopped now, without a final checkpoint")
         stopping = threading.Thread(target=query.stop, daemon=True)
         stopping.start()
         stopping.join(STOPS_SECONDS)

@@ -85,7 +85,10 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
             return problem.with_traceback(None)
         log.info("not checked before Spark starts the query: %s", problem)
     except Exception:  # the planning of the first micro-batch judges, in the Python that will write
-        log.warning("the sink can't be checked before Spark starts the query", exc_info=True)
+        log.warning(
+            "the sink can't be checked before Spark starts the query; a mistake appears in the first micro-batch",
+            exc_info=True,
+        )
     return None
 
 
@@ -145,7 +148,7 @@ def _position(host: HostedSink) -> str:
     try:
         return str(host.position())
     except TwoPhaseCommitError as problem:
-        log.info("the journal can't be read before Spark starts the query: %s", problem)
+        log.info("the journal can't be read before Spark starts the query, so it is not checked: %s", problem)
         return ""
 
 

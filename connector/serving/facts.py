@@ -132,7 +132,7 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
     except (TwoPhaseCommitError, OSError) as problem:
         return QueryFacts(path, problem=f"It can't be read: {problem}", looked=now)
     except Exception as problem:
-        log.exception("a look at %s failed", path)
+        log.exception("%s could not be read", path)
         return QueryFacts(path, problem=f"It can't be read: {type(problem).__name__}, see the log.", looked=now)
 
 

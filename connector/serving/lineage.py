@@ -123,7 +123,7 @@ def _outputs(run: RunRecord, output: Mapping[str, Any]) -> Sequence[tuple[str, s
     try:
         sink = find_sink(run.sink)
     except OptionError as problem:
-        log.warning("lineage without outputs: %s", problem)
+        log.warning("the lineage event has no outputs: %s", problem)
         return []
     return (
         sorted(sink.datasets(Options(run.setup.get("options", {})), output)) if issubclass(sink, NamesDatasets) else []

@@ -131,7 +131,7 @@ class Watcher:
             try:
                 look()
             except Exception:
-                log.exception("a look failed; the next one follows")
+                log.exception("an update failed; the next one follows")
             self._over.wait(seconds)
 
 

@@ -217,7 +217,9 @@ def test_an_address_is_used_with_secrets_only_if_the_operator_has_said_it(
 def test_an_address_that_was_given_is_used_and_the_journal_s_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     given = {"kafka.bootstrap.servers": "ours:1", "kafka.sasl.password": "x", "kafka.linger.ms": "6"}
     assert "kafka.bootstrap.servers" not in confirmed_options(BROKERS, given)
-    assert caplog.messages == ["the journal has kafka.bootstrap.servers=b:1; used is ours:1, which was given"]
+    assert caplog.messages == [
+        "the journal has kafka.bootstrap.servers=b:1, but the value that you passed is used: ours:1"
+    ]
 
 
 def test_secrets_that_a_journal_holds_are_not_used() -> None:

@@ -304,7 +304,7 @@ def test_a_location_that_is_closed_to_this_user_is_reported_by_start(start: Star
             (folder / name).mkdir(mode=0o755)
         (folder / "ours").chmod(0o755)
         for location in (folder / "ours" / "q", folder / "ours" / "new"):
-            with another_user(), pytest.raises(LocationError, match=r"LOCATION_NOT_OURS.*is closed to this user"):
+            with another_user(), pytest.raises(LocationError, match=r"LOCATION_NOT_OURS.*no access to"):
                 start("checked", {"checkpointLocation": str(location), "path": str(folder / "out")})
             assert not (folder / "ours" / "new").exists()
 

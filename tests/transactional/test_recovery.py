@@ -111,7 +111,7 @@ def test_the_journal_accounts_for_every_micro_batch(number: int, ok: bool) -> No
     if ok:
         check_account(ledger, view(number))
     else:
-        with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*micro-batches up to 1.*--claim"):
+        with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*ends at micro-batch 1.*--claim"):
             check_account(ledger, view(number))
 
 

@@ -178,15 +178,15 @@ def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open
             ),
             "its last checkpoint is 3",
         ),
-        (((EntryKind.PREPARED, recorded(3, [part(3)])),), r"something is open there \(micro-batches \[3\]\)"),
-        (((EntryKind.DECIDED, recorded(3, [part(3)], [])),), r"something is open there \(micro-batches \[3\]\)"),
+        (((EntryKind.PREPARED, recorded(3, [part(3)])),), r"micro-batches \[3\] are not settled there"),
+        (((EntryKind.DECIDED, recorded(3, [part(3)], [])),), r"micro-batches \[3\] are not settled there"),
         (
             (
                 (EntryKind.DECIDED, recorded(3, [part(3)], [])),
                 (EntryKind.SETTLED, settled(7)),
                 (EntryKind.STOPPED, {"run": 1}),
             ),
-            "its last checkpoint is 7, and the savepoint holds 5",
+            "its last checkpoint is 7, but the savepoint holds 5",
         ),
     ],
 )

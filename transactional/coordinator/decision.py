@@ -139,7 +139,9 @@ class Decision:
                 if deadline.passed():
                     self._decline(problem, reason, fact, judge, found is None)
                     return
-                log.warning("micro-batch %d: the checkpoint is declined for now, and tried again: %s", batch, problem)
+                log.warning(
+                    "micro-batch %d: the checkpoint could not be decided, and is tried again: %s", batch, problem
+                )
             self._clock.sleep(min(pause, deadline.left()))
             pause, tried = min(2 * pause, 5.0), True
         pending.finish()
@@ -291,4 +293,9 @@ class Decision:
         )
         found = entries.Declined(run=fact.run, batch=fact.batch, reason=failure.name, detail=str(problem)[:500])
         self._journal.append(found, must_own(fact.run))
-        log.warning("micro-batch %d waits for the next checkpoint, %d in a row: %s", fact.batch, declined, problem)
+        log.warning(
+            "micro-batch %d waits for the next checkpoint, because this one was declined (%d in a row): %s",
+            fact.batch,
+            declined,
+            problem,
+        )

@@ -279,7 +279,7 @@ class Journal:
             self._store.create(name, data)
             self._delete_folded()
         except OSError as error:  # it may be there or not; the entries stay, and the next planning tries again
-            log.warning("the journal is not folded now: %s", error)
+            log.warning("no snapshot of the journal was written now; a later one follows: %s", error)
 
     def _delete_folded(self) -> None:
         entries, snapshots = self._list()

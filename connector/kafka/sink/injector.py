@@ -220,9 +220,14 @@ def inject_barriers(
             try:
                 mark = injector.inject()
             except RetriableError as problem:
-                log.warning("No barrier was injected into %s for now: %s", barrierTopic, problem)
+                log.warning("No barrier was written to %s; the next interval tries again: %s", barrierTopic, problem)
                 continue
             if mark is not None:
                 written += 1
-                log.info("barrier %d of %s: %d offsets", mark.checkpoint.checkpoint, topic, mark.checkpoint.rows)
+                log.info(
+                    "barrier %d of %s written: %d offsets since the last one",
+                    mark.checkpoint.checkpoint,
+                    topic,
+                    mark.checkpoint.rows,
+                )
     return written

@@ -236,10 +236,10 @@ def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], los
     for whole, part in zip(ranges, left, strict=True):
         if len(part) < len(whole):
             log.warning(
-                "barrier-kafka: data loss (%s), and failOnDataLoss is false: up to %d rows of %s were removed after it was "
-                "planned: its replay reads %s.",
+                "barrier-kafka: data loss (%s), and failOnDataLoss is false: up to %d rows of %s were removed after the "
+                "micro-batch was planned. Its replay reads %s.",
                 lost[whole.partition].reason.value,
                 len(whole) - len(part),
                 whole,
-                part if len(part) else "nothing of it",
+                part if len(part) else "none of them",
             )

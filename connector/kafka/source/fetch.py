@@ -219,7 +219,7 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
     first, last = holding.first, holding.last
     return StoreError(
         "DATA_LOST",
-        reason=f"the next offset to read is {position} of {wanted}, but the partition now holds [{first}, {last}). "
+        reason=f"offset {position} of {wanted} is the next one to read, but the partition now holds [{first}, {last}). "
         "Either the topic's retention is too short (make it longer than the query's longest stop), or the topic was created "
         "again",
         effect="then continues at the first row that is left",

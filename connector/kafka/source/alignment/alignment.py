@@ -270,7 +270,7 @@ class Alignment:
         uncovered = sorted(ids.keys() - owners.keys())
         if uncovered and not silent:
             topics = ", ".join(sorted(self._channels))
-            raise disagree(topics, f"they have no mark of the topic {', '.join(uncovered)}, which this query reads")
+            raise disagree(topics, f"no mark is for the topic {', '.join(uncovered)}, which this query reads")
         return not silent
 
     def _warn(self, aim: Aim, outlook: Outlook) -> None:
@@ -284,7 +284,7 @@ class Alignment:
             self._warned = outlook.now
             shown = ", ".join(_place(name, channel) for name, channel in sorted(self._channels.items()))
             seconds = (outlook.now - self._blocked_since) // 1000
-            _log.warning("barrier-kafka: for %d s no marks have agreed on a barrier: %s", seconds, shown)
+            _log.warning("barrier-kafka: the marks have not agreed on a barrier for %d s: %s", seconds, shown)
 
 
 def _place(name: str, channel: Channel) -> str:

@@ -43,7 +43,7 @@ def test_an_end_behind_an_open_transaction_is_refused_or_cut(caplog: pytest.LogC
         planned(brokers_of(Log(0, 9, stable=4)), **end)
     assert planned(brokers_of(Log(0, 9, stable=4)), failOnDataLoss="false", **end) == [("t-0", 0, 4)]
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "beyond what can be read now: t-0: 4, not t-0: 9" in warning.getMessage()
+    assert "after the last readable offset, so the read ends at t-0: 4, not at t-0: 9" in warning.getMessage()
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
