@@ -210,20 +210,20 @@ class ClosingReason(str, enum.Enum):
     NO_DATA = "a micro-batch without data, made for a watermark"
     WRITE = "a batch write"
     ENOUGH = "maxBatchesPerCheckpoint"
-    RETAINED = "minBatchesToRetain: what a rewind behind the prepared micro-batches needs is soon purged"
-    AGE = "its oldest prepared transaction has lived half its time"
-    REQUEST = "it was asked for"
+    RETAINED = "minBatchesToRetain: files that a rewind would need are about to be purged"
+    AGE = "its oldest prepared transaction has used half of its timeout"
+    REQUEST = "it was requested"
     REPARTITION = "a repartition of the state of a stopped query, which adds a micro-batch"
-    STOP = "the query was asked to stop: its final checkpoint"
+    STOP = "a stop was requested: this is the final checkpoint"
 
 
 class CheckpointFailureReason(str, enum.Enum):
     """The reason why a checkpoint failed. The journal holds the names."""
 
-    ABORTED = "given up before its decision: a task failed, the query was stopped, or its commit raised"
-    VOID = "its prepared transactions were lost and none was committed: its rows are written again"
-    HOOK_FAILED = "declined: a checkpoint hook raised"
-    JOURNAL_REFUSED = "declined: the journal's store refused the decision"
+    ABORTED = "aborted before its decision: a task failed, the query was stopped, or its commit failed"
+    VOID = "its prepared transactions were lost and none was committed, so its rows are written again"
+    HOOK_FAILED = "declined: a checkpoint hook failed"
+    JOURNAL_REFUSED = "declined: the decision could not be written to the journal"
 
 
 class AcknowledgeResult(enum.Enum):

@@ -86,7 +86,7 @@ READ_OPTIONS = OptionTable(
             "startingOffsetsByTimestampStrategy",
             "error",
             as_choice("error", "latest"),
-            "What to do if a partition has no row that is new enough for the timestamp: error refuses the query, latest "
+            "How to handle a partition without a row that is new enough for the timestamp: error refuses the query, latest "
             "begins at the partition's end.",
         ),
         Option(
