@@ -52,7 +52,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     ----------
     spark : SparkSession
     *sinks : type[TwoPhaseCommitSink]
-        Your own sinks. The format of each is called by its ``name()``.
+        Your own sinks. Each becomes the format that its ``name()`` returns.
 
     Examples
     --------

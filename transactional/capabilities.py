@@ -366,5 +366,5 @@ def must_be_whole(sink: type) -> None:
         for name in vars(capability):
             if not name.startswith("_") and hasattr(sink, name) and not issubclass(sink, capability):
                 raise TypeError(
-                    f"{sink.__name__} has {name}, and is no subclass of {capability.__name__}: it is never called"
+                    f"{sink.__name__} has {name}, but is not a subclass of {capability.__name__}: it would never be called"
                 )

@@ -275,7 +275,7 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True)
 class DecidedCheckpoint:
-    """A checkpoint that the journal has decided to commit; `TwoPhaseCommitSink.commit` gets it.
+    """A checkpoint whose commit is decided in the journal; `TwoPhaseCommitSink.commit` gets it.
 
     Parameters
     ----------

@@ -142,8 +142,8 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
         if taken or not follows or ledger.unsettled():
             prepared_now = [record.batch for record in ledger.undecided()]
             raise _concurrent(
-                f"micro-batch {batch} can't be recorded, as the journal accounts for micro-batches up to {ledger.accounted}, "
-                f"of which {prepared_now} are prepared; it was {list(covers)}",
+                f"micro-batch {batch} can't be recorded: the journal ends at micro-batch {ledger.accounted}, and its prepared "
+                f"micro-batches are {prepared_now} instead of {list(covers)}",
                 batch=batch,
             )
 

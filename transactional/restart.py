@@ -59,7 +59,7 @@ class NoRestart(RestartStrategy):
     """Restart strategy: never restart. The first failure ends the query."""
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """See `RestartStrategy`."""
+        """Return the delay before the next start, in seconds; None to stop restarting."""
         return None
 
 
@@ -83,7 +83,7 @@ class FixedDelay(RestartStrategy):
         _check("delay", self.delay, self.delay >= 0, "from 0 seconds")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """See `RestartStrategy`."""
+        """Return the delay before the next start, in seconds; None to stop restarting."""
         return self.delay if restarts < self.attempts else None
 
 
@@ -111,7 +111,7 @@ class FailureRate(RestartStrategy):
         _check("delay", self.delay, self.delay >= 0, "from 0 seconds")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """See `RestartStrategy`."""
+        """Return the delay before the next start, in seconds; None to stop restarting."""
         now = lives[-1].failed
         recent = sum(now - life.failed <= self.interval for life in lives)
         return self.delay if recent <= self.max_failures else None
@@ -121,7 +121,7 @@ class FailureRate(RestartStrategy):
 class ExponentialDelay(RestartStrategy):
     """Restart strategy: restart without limit, with a delay that grows from failure to failure up to a maximum.
 
-    If the query runs for a long time before it fails, the delay starts from the beginning.
+    If the query runs for `reset_after` seconds before it fails, the delay is `initial` again.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class ExponentialDelay(RestartStrategy):
         _check("jitter", self.jitter, 0 <= self.jitter <= 1, "from 0 to 1")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """See `RestartStrategy`."""
+        """Return the delay before the next start, in seconds; None to stop restarting."""
         found = self.initial
         for life in list(lives)[:0:-1]:  # the first life is no restart
             if life.failed - life.began >= self.reset_after or found >= self.maximum:

@@ -30,9 +30,7 @@ def _as_names(text: str) -> tuple[str, ...]:
                 f"names of sinks with commas between: up to 32 of a to z, digits and _ each, and none of {', '.join(_TAKEN)}"
             )
         if hides_value(f"{name}.format") or leads_out(f"{name}.format", ""):
-            raise ValueError(
-                f"another name than {name}: options that begin with it would be taken for secrets or addresses"
-            )
+            raise ValueError(f"another name than {name}: options that begin with it look like secrets or addresses")
     return names
 
 

@@ -123,7 +123,7 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
         if not ledger.position:
             if has_begun(location):
                 return QueryFacts(path, state=QueryState.BEGUN, sentence=BEGUN, looked=now)
-            return QueryFacts(path, sentence="There is no journal: no sink of ours has run on it.", looked=now)
+            return QueryFacts(path, sentence="There is no journal: no sink of barrier-kafka has run there.", looked=now)
         alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
         doing = is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None
         state, sentence = state_of(ledger, alive)

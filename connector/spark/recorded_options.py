@@ -85,7 +85,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
     if out:
         raise _refused(
             out,
-            "names the address for secrets that this command was given, or finds in its environment",
+            "names an address to which this command would send secrets (yours, or those in its environment)",
         )
     return options
 

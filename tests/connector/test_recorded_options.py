@@ -151,7 +151,7 @@ def test_a_sink_of_an_installed_package_is_found_by_its_format_s_name(trap: Path
     place = prepared(tmp_path, "somebody's")
     found = recorded_sink(recorded_run(place.ledger()), CheckpointLocation(str(place)), {})
     assert type(found).__name__ == "Sink"
-    with pytest.raises(OptionError, match=r"UNKNOWN_SINK.*no subclass"):
+    with pytest.raises(OptionError, match=r"UNKNOWN_SINK.*not a subclass"):
         find_sink("bad")
 
 

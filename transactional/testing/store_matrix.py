@@ -40,7 +40,7 @@ MOMENTS = ("run begins", "driver lives", "commit", "batch write")
 
 
 class StoreMatrix:
-    """Test class that checks that a sink never writes into a wrong store: an older copy, an empty or another one.
+    """Test class that checks that a sink never writes into a wrong store: an older copy, an empty one, or another one.
 
     Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests combine every
     damage with every moment, with the real coordinator. The query must stop with an error of the catalogue, and no row may
@@ -77,7 +77,7 @@ class StoreMatrix:
         raise NotImplementedError
 
     def emptyLog(self, options: Mapping[str, str]) -> bool:
-        """Empty the log entry of the newest commit, as a power failure may; False (the default) if the store has no log."""
+        """Empty the log entry of the newest commit, as a power failure may; return False (the default) if there is no log."""
         return False
 
     def unreachable(self, options: Mapping[str, str]) -> Mapping[str, str] | None:
@@ -123,7 +123,7 @@ class StoreMatrix:
     def test_a_query_that_died_in_its_commit_goes_on_under_another_prefix(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """The store holds a checkpoint of the former prefix that the journal has not settled. The location is no older copy."""
+        """The store holds an unsettled checkpoint of the former prefix. That does not make the location an older copy."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])

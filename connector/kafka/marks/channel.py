@@ -207,8 +207,8 @@ class Channel:
         newest, new = self.newest, mark.checkpoint
         if new.restarted:
             return (
-                f"behind checkpoint {new.after} the query {new.query} was rewound with --allow-reemit, and has written rows "
-                "again that this query has perhaps read"
+                f"after checkpoint {new.after}, the query {new.query} was rewound with --allow-reemit, and wrote rows again "
+                "that this query may have read"
             )
         if any(self.ids.get(topic, identity) != identity for topic, identity in mark.ids.items()):
             return f"the topics of its marks were created again: {', '.join(sorted(mark.ids))}"

@@ -94,8 +94,8 @@ class BarrierKafkaBatchReader(DataSourceReader):
                 raise wrong_partitions(
                     ending.option,
                     shown,
-                    f"at most what can be read now ({readable}): an open transaction holds rows back; wait for its end, use "
-                    "-1, or set failOnDataLoss to false",
+                    f"at most the offset that can be read now ({readable}): an open transaction blocks later rows. Wait for "
+                    "its end, use -1, or set failOnDataLoss to false",
                     beyond,
                 )
             _log.warning(

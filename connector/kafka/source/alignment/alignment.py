@@ -292,7 +292,7 @@ def _place(name: str, channel: Channel) -> str:
     mark = channel.newest
     if mark is None:
         return f"{name} has no mark"
-    stop = "" if channel.is_exact else ", which is no stop, as its query reads past barriers"
+    stop = "" if channel.is_exact else ", which can't be used because its query reads past barriers"
     return f"{name} is at checkpoint {mark.checkpoint} with {dict(mark.lineage)}{stop}"
 
 
