@@ -116,7 +116,7 @@ def hooks_of(paths: str, options: Options) -> list[CheckpointHook]:
         except Exception as problem:
             raise _invalid(path, f"{type(problem).__name__}: {problem}") from problem
         if not (isinstance(kind, type) and issubclass(kind, CheckpointHook)):  # before it is called
-            raise _invalid(path, "it is not a subclass of barrier_kafka.CheckpointHook")
+            raise _invalid(path, "it is not a subclass of CheckpointHook")
         try:
             hook = kind(options)
         except Exception as problem:

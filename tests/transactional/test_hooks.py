@@ -237,7 +237,7 @@ def test_hooks_are_named_by_import_path_in_order() -> None:
         (f"{HERE}:Missing", "AttributeError"),
         (HERE, "AttributeError"),
         (f"{HERE}:Unbuildable", "no licence"),
-        ("transactional.sink:Options", "not a subclass of barrier_kafka.CheckpointHook"),
+        ("transactional.sink:Options", "not a subclass of CheckpointHook"),
         (f"{HERE}:Unnamed,{HERE}:Unnamed", "another hook has the identifier"),
     ],
 )

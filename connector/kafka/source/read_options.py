@@ -377,7 +377,7 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
     if not parsed["failOnDataLoss"]:
         raise _forbidden(
             "failOnDataLoss",
-            "alignOn needs complete checkpoints: with lost rows, a checkpoint does not match its barrier",
+            "alignOn needs complete checkpoints, and a checkpoint that has lost rows does not match its barrier",
         )
     if parsed["alignedTimeout"] and parsed["alignment"] != "unaligned":
         raise _forbidden("alignedTimeout", "it needs alignment=unaligned")
