@@ -314,5 +314,5 @@ def test_what_is_no_mark_is_not_read_as_one(make_query: MakeQuery) -> None:
     producer = Producer({"bootstrap.servers": query.servers})
     producer.produce(query.barriers, b'{"version": 2}', b"key")
     producer.flush()
-    with pytest.raises(ValueError, match="no mark of version 1"):
+    with pytest.raises(ValueError, match="not a mark of version 1"):
         query.complete()

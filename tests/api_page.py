@@ -19,8 +19,8 @@ HEAD = """\
 
 <!-- written by python -m tests.api_page -->
 
-Everything that a program imports, from `barrier_kafka`; tests of a sink import from `barrier_kafka.testing`. Other modules may
-change between releases.
+Programs import these names from `barrier_kafka`. Tests of a sink import from `barrier_kafka.testing`. Other modules may change
+between releases.
 """
 
 

@@ -95,7 +95,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
                     ending.option,
                     shown,
                     f"at most the offset that can be read now ({readable}): an open transaction blocks later rows. Wait for "
-                    "its end, use -1, or set failOnDataLoss to false",
+                    "its end, use -1, or set failOnDataLoss=false",
                     beyond,
                 )
             _log.warning(
