@@ -127,7 +127,7 @@ def test_a_hook_that_the_operator_names_is_looked_at_before_it_is_called(
     monkeypatch.setenv(ALLOW, f"{module(trap)}:trap")
     status, document, _ = answer(capsys, "stop", str(place), *given)
     assert (status, document["condition"]) == (1, "INVALID_OPTION")
-    assert "no subclass of transactional.hooks.CheckpointHook" in document["message"]
+    assert "not a subclass of CheckpointHook" in document["message"]
     assert marks(trap) == ["imported"]
     assert place.files("pending") == [0]
 
@@ -274,7 +274,7 @@ def test_a_journal_of_another_user_is_refused_with_what_to_do(command: tuple[str
         with another_user():
             status, document, said = answer(capsys, *command, str(place), *more)
         assert (status, document.get("condition")) == (1, "LOCATION_NOT_OURS"), said
-        assert "Run this as the query's user" in document["message"]
+        assert "Run this as the user that runs the query" in document["message"]
 
 
 @two_users

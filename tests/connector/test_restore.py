@@ -257,7 +257,7 @@ def test_an_origin_that_counts_rows_behind_the_savepoint_as_handled_is_not_claim
     assert answer(capsys, "adopt", str(place), "--claim", "--yes")[0] == 0
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")
-    assert "it goes on after 4" in document["message"]
+    assert "but the location goes to 4" in document["message"]
     assert place.ledger().moved is None
 
 
@@ -345,7 +345,7 @@ def test_a_copy_that_lies_where_the_query_was_is_not_taken_for_the_query(
     before = stopped.ledger()
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
-    assert ("is a copy with an identity of its own" if adopted else f"the journal of {there}") in document["message"]
+    assert ("is now a copy with its own identity" if adopted else f"the journal of {there}") in document["message"]
     assert stopped.ledger() == before
 
 
