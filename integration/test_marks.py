@@ -290,7 +290,7 @@ def test_a_barrier_topic_has_one_query(make_query: MakeQuery) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"barrierTopic": "rows", "topic": "rows"}, "another topic than the one of the rows"),
+        ({"barrierTopic": "rows", "topic": "rows"}, "a topic other than the rows' own"),
         ({"deliveryGuarantee": "at-least-once"}, "no value with deliveryGuarantee=at-least-once"),
         ({"barrierTopic": "not a name"}, "one topic's name"),
     ],
