@@ -270,7 +270,9 @@ def test_of_two_live_queries_with_one_prefix_the_fenced_one_stops_and_says_so(
         second = start(rows, valid(kafka, topic_name, tmp_path / "second", **options))
         second.processAllAvailable()
         produce(kafka, source, "2")
-        assert_told(failure(first), "PREFIX_TAKEN", f"transactionalIdPrefix {topic_name}", "its own transactionalIdPrefix")
+        assert_told(
+            failure(first), "PREFIX_TAKEN", f"transactionalIdPrefix {topic_name}", "its own transactionalIdPrefix"
+        )
         second.processAllAvailable()
         assert second.isActive
     finally:
