@@ -1,4 +1,4 @@
-"""For readers without Spark: up to where a topic holds whole checkpoints. It needs confluent-kafka only."""
+"""For consumers without Spark: the offsets up to which a topic holds whole checkpoints. Needs only confluent-kafka."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ TAIL = 64
 def complete_offsets(
     consumer: Consumer, barrier_topic: str, timeout: float = 30.0, admin: AdminClient | None = None
 ) -> dict[str, dict[int, int]]:
-    """Return where the newest whole checkpoint ends, of the query that writes its marks to this barrier topic.
+    """Return the end offsets of the newest whole checkpoint that a query has published to a barrier topic.
 
-    Below these offsets are all rows of the query's checkpoints up to that one, and none of a later one. A reader that stops
-    there sees whole checkpoints only.
+    All rows of the query's checkpoints up to that one are before these offsets, and no row of a later one. A consumer that
+    stops there sees only whole checkpoints.
 
     Parameters
     ----------
     consumer : confluent_kafka.Consumer
-        With ``isolation.level=read_committed`` (the default), and used for nothing else meanwhile: it is assigned the barrier
-        topic, and nothing afterwards.
+        A consumer with ``isolation.level=read_committed`` (the default) that you use for nothing else during this call. The
+        function assigns the barrier topic to it, and finally unassigns it.
     barrier_topic : str
-        As the sink's option ``barrierTopic`` names it.
+        The topic that the sink's option ``barrierTopic`` names.
     timeout : float
-        In seconds.
+        Seconds to wait for the brokers.
     admin : confluent_kafka.admin.AdminClient, optional
-        Compares the topic's id with the mark's. Without it, a topic that was created again is noticed only while it is
-        shorter than the old one: a consumer can't ask for an id.
+        Used to compare the topic's id with the id in the mark. Without it, a topic that was created again is detected only
+        while it is shorter than the old one.
 
     Returns
     -------
     dict[str, dict[int, int]]
-        For each topic and partition the first offset that is not part of it. Empty if there is no mark yet.
+        For each topic and partition, the first offset after the checkpoint. Empty if there is no mark yet.
 
     Raises
     ------
     ValueError
-        A record is no mark, or one of a newer release; or the mark's topic was deleted or created again, so its offsets
-        mean other rows.
+        A record is not a mark, or is a mark of a newer release. Or the marked topic was deleted or created again, so the
+        offsets mean other rows.
     TimeoutError
         The brokers did not answer in time.
     confluent_kafka.KafkaException
+        The brokers refused a request.
     """
     deadline, length = time.monotonic() + timeout, TAIL
     low, high = consumer.get_watermark_offsets(TopicPartition(barrier_topic, 0), timeout=timeout)
@@ -62,8 +63,8 @@ def complete_offsets(
             for name, topic in topics:
                 if not _is_there(consumer, admin, name, topic["id"], ends[name], deadline):
                     raise ValueError(
-                        f"{name} was deleted or created again since the newest mark in {barrier_topic}: its offsets mean other "
-                        "rows now; read a barrier topic that has marks of the new topic"
+                        f"{name} was deleted or created again after the newest mark in {barrier_topic}, so the offsets "
+                        "now mean other rows. Read a barrier topic that has marks of the new topic"
                     )
             return ends
         if begin == low:
@@ -107,7 +108,7 @@ def _newest(consumer: Consumer, begin: TopicPartition, high: int, deadline: floa
                 continue
             mark = json.loads(message.value() or b"null")
             if not isinstance(mark, dict) or mark.get("version") != 1:
-                raise ValueError(f"the record at offset {message.offset()} of {begin.topic} is no mark of version 1")
+                raise ValueError(f"the record at offset {message.offset()} of {begin.topic} is not a mark of version 1")
             if mark["exact"] and (newest is None or mark["checkpoint"] > newest["checkpoint"]):
                 newest = mark
     finally:

@@ -1,4 +1,4 @@
-"""For tests of your own sinks: the contract of every sink as a class of tests, and doubles for the code around it."""
+"""Helpers for tests of your own sinks: the contract of every sink as a test class, and test doubles."""
 
 from __future__ import annotations
 

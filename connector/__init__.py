@@ -38,20 +38,21 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
-    """Make our formats known to a session, and ``start()`` refuse mistakes at the sink. *Driver program, once per session*.
+    """Register the formats in a Spark session, and let ``start()`` check them. *Driver program, once per session*.
 
-    From this call on every ``writeStream...start()`` of the program checks our sinks first: options, columns, output mode,
-    brokers, topic, rights. ``start()`` itself then raises the mistake, in one sentence, before Spark writes anything into
-    the checkpoint location. Without the call the first micro-batch finds it.
+    After this call, every ``writeStream...start()`` of the program first checks the sink: options, columns, output mode,
+    brokers, topic and rights. ``start()`` raises a mistake in one sentence, before Spark writes anything into the checkpoint
+    location. Without this call, the query fails later, in its first micro-batch.
 
-    If the package is installed, Spark finds our formats without it; zips (``--py-files``), subclasses of `TwoPhaseCommitSink`,
-    and a session whose search for formats was killed need it. A second call changes nothing.
+    If the package is installed, Spark finds its formats without this call. You need the call for zips (``--py-files``), for
+    your own subclasses of `TwoPhaseCommitSink`, and for a session whose search for formats was killed. A second call changes
+    nothing.
 
     Parameters
     ----------
     spark : SparkSession
     *sinks : type[TwoPhaseCommitSink]
-        Each becomes the format of its ``name()``.
+        Your own sinks. Each becomes the format that its ``name()`` returns.
 
     Examples
     --------

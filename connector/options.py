@@ -291,99 +291,104 @@ class OptionTable:
 HOST_OPTIONS = OptionTable(
     "2pc",
     (
-        Option("checkpointLocation", None, as_str, "Spark's checkpoint location; the journal lives in it."),
-        Option("queryName", None, as_str, "The query's name, as Spark knows it."),
+        Option("checkpointLocation", None, as_str, "Spark's checkpoint location. The journal is a folder in it."),
+        Option("queryName", None, as_str, "The query's name in Spark."),
         Option("path", None, as_str, "The argument of start(path)."),
         Option(
             "commitTimeoutMs",
             120_000,
             as_positive_int,
-            "Milliseconds that the commit of a decided checkpoint may take before the query fails; a new run resumes.",
+            "Milliseconds that the commit of a decided checkpoint may take. After that the query fails, and a restart "
+            "continues with the commit.",
         ),
         Option(
             "deliveryGuarantee",
             "exactly-once",
             as_choice("exactly-once", "at-least-once"),
-            "exactly-once: rows become visible with their checkpoint; at-least-once: at once, again after a failure.",
+            "exactly-once: rows become visible with their checkpoint. at-least-once: rows become visible immediately, and "
+            "twice after a failure.",
         ),
         Option(
             "transactionalIdPrefix",
             None,
             as_str,
-            "The prefix of the names of all transactions of this query; the query id by default. No other query may "
-            "use it.",
+            "The prefix of the names of all transactions of this query. Default: the query id. No other query may use the same "
+            "prefix.",
         ),
         Option(
             "txnAppId",
             None,
             as_str,
-            "df.write only: the name of the job that writes; no other job may have it at this checkpointLocation.",
+            "df.write only: the name of the writing job. No other job may use this name at this checkpointLocation.",
         ),
         Option(
             "txnVersion",
             None,
             as_version,
-            "df.write only: the number of this write. It only grows; each number is written once, however often it is "
-            "tried. In foreachBatch: the batch id.",
+            "df.write only: the number of this write. Numbers must increase. Each number is written once, even if you repeat "
+            "the write. In foreachBatch, pass the batch id.",
         ),
         Option(
             "txnCompareRows",
             True,
             as_bool,
-            "df.write only: a version that was written before is not written again, and its rows have to be the same; false "
-            "leaves it as it was first written without comparing, for a frame that is computed differently each time.",
+            "df.write only: true compares the rows when you repeat a version; it fails if they differ from the first write. "
+            "false skips the comparison, for a frame that is computed differently each time. Either way, the first write "
+            "stays.",
         ),
         Option(
             "singleDriver",
             False,
             as_bool,
-            "true asserts that something else guarantees one driver per checkpoint location, if its store can't create "
-            "a file exclusively (HDFS).",
+            "Needed if the store of the checkpoint location can't create a file exclusively (HDFS). true confirms that "
+            "something else guarantees a single driver per location.",
         ),
         Option(
             "checkpointEndpoint",
             None,
             as_str,
-            "URL of the object store that holds checkpointLocation; AWS_ENDPOINT_URL of the driver's environment by default.",
+            "URL of the object store that holds checkpointLocation. Default: AWS_ENDPOINT_URL in the driver's environment.",
         ),
         Option(
             "checkpointRegion",
             None,
             as_str,
-            "Its region; AWS_REGION of the driver's environment by default. Credentials come from the environment only.",
+            "Region of that object store. Default: AWS_REGION in the driver's environment. Credentials come from the "
+            "environment only.",
         ),
         Option(
             "maxBatchesPerCheckpoint",
             50,
             as_positive_int,
-            "A checkpoint closes after this number of micro-batches even without a barrier. 2pc-kafka: at most 50.",
+            "A checkpoint closes after this number of micro-batches, even without a barrier. For 2pc-kafka, at most 50.",
         ),
         Option(
             "retainedCheckpoints",
             100,
             as_positive_int,
-            "How many completed checkpoints the journal keeps to go back to; Spark keeps minBatchesToRetain micro-batches.",
+            "How many completed checkpoints the journal keeps, so that a rewind can go back to them. Spark itself keeps "
+            "minBatchesToRetain micro-batches.",
         ),
         Option(
             "tolerableFailedCheckpoints",
             0,
             as_version,
-            "How many checkpoints in a row may be declined (a hook raised, the journal's store refused) before the query "
-            "fails; their rows wait for the next.",
+            "How many checkpoints in a row may be declined (a hook raised, or the journal could not be written) before the "
+            "query fails. Their rows wait for the next checkpoint.",
         ),
         Option(
             "allowNonRestoredState",
             False,
             as_bool,
-            "true lets the first start after `barrier restore` leave behind what the savepoint holds and the query does not "
-            "take any more: a checkpoint hook's state, the position in a topic. As Flink's -n.",
+            "true lets the first start after `barrier restore` drop data of the savepoint that the query no longer uses: the "
+            "state of a checkpoint hook, or the position in a topic. Like -n in Flink.",
         ),
         Option(
             "checkpointHooks",
             "",
             as_str,
-            "Import paths (package.module:Class, by commas) of transactional.hooks.CheckpointHook: outside systems that take "
-            "part in checkpoints.",
+            "Import paths (package.module:Class, separated by commas) of subclasses of barrier_kafka.CheckpointHook: external "
+            "systems that save their state with each checkpoint.",
         ),
     ),
     passthrough_prefixes=(),

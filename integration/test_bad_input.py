@@ -102,7 +102,7 @@ def valid(kafka: Cluster, topic: str | None, location: Path, **more: str | None)
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"subscribe": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "subscribe", "Create it"]),
+        ({"subscribe": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "subscribe", "Create the topic"]),
         ({"subscirbe": "x"}, ["UNKNOWN_OPTION", "subscirbe", "did you mean subscribe"]),
     ],
 )
@@ -121,7 +121,7 @@ def test_the_source_refuses_it_at_load(
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"topic": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "option topic", "Create it"]),
+        ({"topic": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "option topic", "Create the topic"]),
         ({"transactionIdPrefix": "x"}, ["UNKNOWN_OPTION", "transactionidprefix", "did you mean transactionalIdPrefix"]),
         ({"kafka.bogus.setting": "1"}, ["INVALID_OPTION", r"bogus\.setting"]),
         (
@@ -270,7 +270,9 @@ def test_of_two_live_queries_with_one_prefix_the_fenced_one_stops_and_says_so(
         second = start(rows, valid(kafka, topic_name, tmp_path / "second", **options))
         second.processAllAvailable()
         produce(kafka, source, "2")
-        assert_told(failure(first), "PREFIX_TAKEN", f"transactionalIdPrefix {topic_name}", "its own prefix")
+        assert_told(
+            failure(first), "PREFIX_TAKEN", f"transactionalIdPrefix {topic_name}", "its own transactionalIdPrefix"
+        )
         second.processAllAvailable()
         assert second.isActive
     finally:

@@ -257,7 +257,7 @@ def test_retention_that_overtakes_a_stopped_query_is_an_error_with_offsets_and_t
     _, start = begun(kafka, topic_name)
     produce(kafka, topic_name, range(10, 30), partitions=1)
     delete_before(kafka, topic_name, 25)
-    told = rf"DATA_LOST.*{topic_name}-0: offsets \[10, 25\).*failOnDataLoss to false.*new checkpoint location"
+    told = rf"DATA_LOST.*{topic_name}-0: offsets \[10, 25\).*failOnDataLoss=false.*new checkpoint location"
     with pytest.raises(StoreError, match=told) as caught:
         ask(reader_of(kafka, topic_name), start)
     assert caught.value.parameters["offsets"] == {f"{topic_name}-0": {"from": 10, "to": 25, "why": "expired"}}

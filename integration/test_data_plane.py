@@ -38,7 +38,7 @@ ATTEMPTS = itertools.count()
 TEXT = [pa.string(), pa.large_string(), pa.string_view()]
 BYTES = [pa.binary(), pa.large_binary(), pa.binary_view()]
 
-compiled = pytest.mark.skipif(native_columns() is None, reason="no C compiler was there at the installation")
+compiled = pytest.mark.skipif(native_columns() is None, reason="no C compiler was present during installation")
 
 
 @contextmanager

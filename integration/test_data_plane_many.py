@@ -87,7 +87,7 @@ def clean_often(kafka: Cluster) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif(native_columns() is None, reason="no C compiler was there at the installation")
+@pytest.mark.skipif(native_columns() is None, reason="no C compiler was present during installation")
 @pytest.mark.parametrize("compacted", [False, True], ids=["whole", "compacted"])
 def test_any_range_of_a_million_random_rows_is_the_same_on_both_ways(
     kafka: Cluster, topic_name: str, compacted: bool

@@ -42,8 +42,8 @@ def test_a_query_that_catches_up_is_seen_to_do_so(
     first = heard[0]
     assert (first.name, first.id, first.batchId) == ("catching-up", str(query.id), 0)
     metrics = first.sources[0].metrics
-    assert sum(first.sources[0].behind.values()) == 10
-    assert set(first.sources[0].behind) == {Partition(topic_name, 0), Partition(topic_name, 1)}
+    assert sum(first.sources[0].by_partition.values()) == 10
+    assert set(first.sources[0].by_partition) == {Partition(topic_name, 0), Partition(topic_name, 1)}
     assert float(metrics["avgOffsetsBehindLatest"]) == 5.0
     assert int(metrics["minOffsetsBehindLatest"]) <= 5 <= int(metrics["maxOffsetsBehindLatest"])
     assert lag_of(query.recentProgress[0]) == first

@@ -290,8 +290,8 @@ def test_a_barrier_topic_has_one_query(make_query: MakeQuery) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"barrierTopic": "rows", "topic": "rows"}, "another topic than the one of the rows"),
-        ({"deliveryGuarantee": "at-least-once"}, "at-least-once has no checkpoints"),
+        ({"barrierTopic": "rows", "topic": "rows"}, "a topic other than the rows' own"),
+        ({"deliveryGuarantee": "at-least-once"}, "no value with deliveryGuarantee=at-least-once"),
         ({"barrierTopic": "not a name"}, "one topic's name"),
     ],
 )
@@ -314,5 +314,5 @@ def test_what_is_no_mark_is_not_read_as_one(make_query: MakeQuery) -> None:
     producer = Producer({"bootstrap.servers": query.servers})
     producer.produce(query.barriers, b'{"version": 2}', b"key")
     producer.flush()
-    with pytest.raises(ValueError, match="no mark of version 1"):
+    with pytest.raises(ValueError, match="not a mark of version 1"):
         query.complete()

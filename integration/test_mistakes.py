@@ -165,7 +165,9 @@ def test_without_the_call_the_first_micro_batch_says_what_spark_has_recorded(
     print(report({mistake.name: one}))
     assert not one.start_raised
     said = "\n".join(one.lines)
-    assert re.search(rf"\[{condition}\] .*Nothing was written.*a/offsets/0.*connector\.register\(spark\)", said), said
+    assert re.search(rf"\[{condition}\] .*Nothing was written.*a/offsets/0.*barrier_kafka\.register\(spark\)", said), (
+        said
+    )
     assert (tmp_path / "a" / "offsets" / "0").exists()
 
 

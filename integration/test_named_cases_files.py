@@ -281,7 +281,7 @@ def test_the_complete_output_mode_is_refused_by_name(spark: SparkSession, tmp_pa
     query = writer.options(checkpointLocation=str(tmp_path / "cp"), path=str(tmp_path / "out")).start()
     wait_until(lambda: not query.isActive, "refusal")
     assert "OUTPUT_MODE" in str(query.exception())
-    assert 'outputMode("complete") is not supported' in str(query.exception())
+    assert 'does not support outputMode("complete")' in str(query.exception())
     assert not (tmp_path / "out").exists()
 
 

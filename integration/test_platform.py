@@ -205,7 +205,7 @@ def test_a_query_that_was_down_for_longer_than_its_timeout_goes_back_before_its_
             driver.kill()
             assert driver.place.ledger().undecided()
         wait_until(lambda: not output.open_transactions(), "expiry")
-        assert "it went back" in before_a_start(driver)
+        assert "the query was rewound" in before_a_start(driver)
         assert "rewind done" in driver.place.kinds()
         rest(driver, 100)
 
@@ -222,7 +222,7 @@ def test_a_query_with_state_is_taken_back_between_two_drivers(kafka: Cluster, to
         pile_up(driver.place, 3)
         driver.kill()
         output.lose(output.open_transactions())
-        assert "it went back" in before_a_start(driver)
+        assert "the query was rewound" in before_a_start(driver)
         driver.start(trigger="availableNow", source={**job.source, "maxOffsetsPerTrigger": "1000"})
         assert driver.wait_exit(SECONDS) == 0, driver.tail()
         found = output.rows()

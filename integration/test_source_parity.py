@@ -345,7 +345,7 @@ BAD_BATCHES: Sequence[tuple[Mapping[str, str], str]] = [
     ({"endingOffsets": '{"$a": {"0": 1}}'}, "INVALID_OPTION.*endingOffsets is 'without source-parity-a-1"),
     (
         {"assign": '{"$a": [0]}', "endingOffsets": '{"$a": {"0": 8}}'},
-        r"INVALID_OPTION.*endingOffsets is 'source-parity-a-0: 8'; expected offsets that are there",
+        r"INVALID_OPTION.*endingOffsets is 'source-parity-a-0: 8'; expected offsets that exist",
     ),
     ({"endingOffsetsByTimestamp": "{}"}, "INVALID_OPTION.*endingOffsetsByTimestamp"),
     ({"endingTimestamp": "-5"}, "INVALID_OPTION.*endingTimestamp"),

@@ -26,9 +26,8 @@ HEAD = """\
 
 <!-- written by python -m tests.api_page -->
 
-The names that your programs import: from `barrier_kafka`; from `barrier_kafka.reader`, to read the output without Spark;
-and, for a sink of your own, from `barrier_kafka.sinks` (tools) and `barrier_kafka.testing`. Other modules may change between
-releases.
+Programs import these names from `barrier_kafka`, and from `barrier_kafka.reader` to read the output without Spark. Authors of a
+sink also import from `barrier_kafka.sinks` (tools) and `barrier_kafka.testing`. Other modules may change between releases.
 """
 
 WIDTH = 100

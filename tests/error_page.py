@@ -14,8 +14,8 @@ ERROR_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 ACTIONS = {
     "restart": "starts the query again",
     "rewind": "rewinds, and starts the query again",
-    "none": "gives up: a person has to act",
-    "stopped": "ends: this is no failure",
+    "none": "does not restart the query: you have to act",
+    "stopped": "ends: this is not a failure",
 }
 
 HEAD = """\
@@ -23,10 +23,10 @@ HEAD = """\
 
 <!-- Written by python -m tests.error_page, from transactional/errors/conditions.json and connector/conditions.json. -->
 
-Every error of ours names its *condition*, `[CONDITION] what happened. What to do.`, also in the text that Spark's
-`StreamingQueryException` hands on. In a program: `error.getCondition()`, `error.getMessageParameters()`, `error.getSqlState()`.
+Every error begins with its *condition*: `[CONDITION] what happened. What to do.` Spark's `StreamingQueryException` contains the
+same text. In a program, call `error.getCondition()`, `error.getMessageParameters()` and `error.getSqlState()`.
 
-Find the condition below. *Supervised* is what `supervise` does about it.
+Find the condition below. *Supervised* is the reaction of `supervise`.
 """
 
 

@@ -51,7 +51,7 @@ def source_options() -> str:
     """The table of ``barrier-kafka``."""
     of = {**dict.fromkeys(BATCH_ONLY, "batch"), **dict.fromkeys(STREAM_ONLY, "stream")}
     options = [*READ_OPTIONS.options, GROUP_ID]
-    columns = {"of": {option.key: of.get(option.key, "both") for option in options}}
+    columns = {"for": {option.key: of.get(option.key, "both") for option in options}}
     return option_table(options, columns, DEFAULTS_SHOWN)
 
 

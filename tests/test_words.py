@@ -52,6 +52,32 @@ def test_a_word_is_found_in_the_prose_of_a_page_and_not_in_its_code(tmp_path: Pa
     assert [hit.rpartition(":")[0] for hit in hits] == ["page.md:1: anew", "page.md:2: nobody", "page.md:8: mends"]
 
 
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("Whether rows may name a topic.", "Whether"),
+        ("The checkpoint.\n\nstatus : str\n    Of its newest run.", "Of"),
+        ("A row is late. What a crash has left is ended.", ". What"),
+        ("A row could become visible behind a newer one.", "behind"),
+        ("Start the query: it goes on with the commit.", "goes on"),
+        ("Give the copy a prefix, too.", ", too"),
+    ],
+)
+def test_a_sentence_of_the_reference_that_english_does_not_have_is_found(text: str, shape: str) -> None:
+    assert [hit.split(": ")[1] for hit in words.in_text("name", text)] == [shape]
+
+
+def test_the_reference_has_docstrings_messages_remedies_and_options() -> None:
+    texts: dict[str, list[str]] = {}
+    for name, text in words.reference():
+        texts.setdefault(name, []).append(text)
+    assert texts["supervise"][0].startswith("Keep a query running")
+    assert texts["TwoPhaseCommitSink.commit"][0].startswith("Commit the handles")
+    assert len(texts["NO_JOURNAL"]) == 3  # a message, and the remedies of the core and of the connector
+    assert texts["topic"][0].startswith("The topic for all rows")
+    assert len(texts) > 300
+
+
 def test_each_exception_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = words.EXCEPTIONS
     monkeypatch.setattr(words, "EXCEPTIONS", frozenset())

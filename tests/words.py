@@ -1,19 +1,25 @@
 """Words that our texts do without, each with what to write instead: ``python -m tests.words``, a part of ``make lint``.
 
 Docstrings, comments and string literals of the product are read, and the pages of the documentation. Names are not: neither
-those of the code, nor what a page quotes as code.
+those of the code, nor what a page quotes as code. What users read most (public docstrings, the catalogues of errors, options)
+is also read for `SHAPES` of sentences.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
+import json
 import re
 import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["EXCEPTIONS", "ROOMS", "WORDS", "found", "in_file"]
+import barrier_kafka
+import barrier_kafka.testing
+
+__all__ = ["EXCEPTIONS", "ROOMS", "SHAPES", "WORDS", "found", "in_file", "in_text", "reference"]
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("barrier_kafka", "connector", "transactional")
@@ -31,6 +37,14 @@ INSTEAD = {
     r"lanes?": "transactional id",
 }
 """Regular expressions of whole words, in any case, and what to write."""
+
+SHAPES = {
+    r"(?:\A|[.:;]\s+|\n\s*)(?:Of|What|Whether)\s": "begin with a verb, or with the noun",
+    r"\bbehind\b": "after",
+    r"\bgo(?:es)? on\b": "continue",
+    r", too(?=\W|\Z)": "also, as well",
+}
+"""Regular expressions in public docstrings, the catalogues and options, and what to write."""
 
 WHITE = r"\s+"  # a line may end between two words
 
@@ -68,11 +82,38 @@ def in_file(path: Path, name: str) -> list[str]:
     return [f"{name}:{line}: {what}" for line, what in sorted(hits)]
 
 
+def reference() -> Iterator[tuple[str, str]]:
+    """Yield what users read most, with its name: public docstrings, messages and remedies, options."""
+    for module in (barrier_kafka, barrier_kafka.testing):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if value.__module__.startswith("connector.sql"):
+                continue  # is still to be rewritten
+            yield name, inspect.getdoc(value) or ""
+            for own, member in vars(value).items() if inspect.isclass(value) else ():
+                method = getattr(member, "__func__", getattr(member, "fget", member))
+                if not own.startswith("_") and inspect.isfunction(method):
+                    yield f"{name}.{own}", inspect.getdoc(method) or ""
+    for file in (ROOT / "transactional" / "errors", ROOT / "connector"):
+        for name, row in json.loads((file / "conditions.json").read_text(encoding="utf-8")).items():
+            yield from ((name, " ".join(row[key])) for key in ("message", "remedy") if key in row)
+    for path in sorted((ROOT / "connector").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Option" and len(node.args) > 3:
+                yield ast.unparse(node.args[0]).strip("'"), str(getattr(node.args[3], "value", ""))
+
+
+def in_text(name: str, text: str) -> list[str]:
+    """Return a line for each shape of the table in a text of the reference."""
+    return [f"{name}: {hit.group().strip()}: {say}" for bad, say in SHAPES.items() for hit in re.finditer(bad, text)]
+
+
 def found() -> list[str]:
     """Return the lines of all files of the product, and of its pages."""
     paths = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
     paths += sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-    return [hit for path in paths for hit in in_file(path, path.relative_to(ROOT).as_posix())]
+    hits = [hit for path in paths for hit in in_file(path, path.relative_to(ROOT).as_posix())]
+    return hits + [hit for name, text in reference() for hit in in_text(name, text)]
 
 
 if __name__ == "__main__":

@@ -33,17 +33,18 @@ __all__ = [
 
 
 class Examines(ABC):
-    """The sink reports mistakes before the first micro-batch is planned, and to ``barrier doctor``."""
+    """A sink that reports mistakes before the first micro-batch is planned, and to ``barrier doctor``."""
 
     @classmethod
     def ofOptions(cls, options: Options) -> Any:
-        """Return a sink of options alone, as the columns of its rows are not known. *``barrier doctor``.*
+        """Build a sink from options alone, because the columns of the rows are not known. *``barrier doctor``.*
 
-        `checkStart` of it passes over what depends on columns. Default: a sink of rows without any column.
+        Its `checkStart` has to skip every check that needs columns. Default: the sink with a schema that has no columns.
 
         Raises
         ------
         OptionError
+            An option is missing or wrong.
         """
         import pyarrow as pa
 
@@ -51,27 +52,30 @@ class Examines(ABC):
 
     @abstractmethod
     def checkStart(self, prefix: str | None) -> None:
-        """Refuse what the first planning would refuse; change nothing. *User's driver program, once per ``start()``.*
+        """Raise the errors that the first planning would raise; change nothing. *User's driver program, once per ``start()``.*
 
-        The first micro-batch is planned after ``start()`` has returned: what is raised here, ``start()`` itself raises. Called
-        only in programs that have registered the sink, so `identify` has to refuse it, too. The sink has been constructed,
-        which has checked options and columns.
+        ``start()`` passes on the errors that this method raises. Without it, the user sees them only after ``start()`` has
+        returned, when the first micro-batch is planned. Only programs that have registered the sink call this method, so
+        `identify` has to make the same checks. The constructor has already checked options and columns.
 
         Parameters
         ----------
         prefix : str or None
-            The option ``transactionalIdPrefix``; None if it is not set: the name that the query will have is not known yet.
+            The option ``transactionalIdPrefix``. None if it is not set: the default, the query id, is not known yet.
 
         Raises
         ------
-        OptionError, StoreError
+        OptionError
+            An option does not fit the store.
+        StoreError
+            The store is unreachable, the target does not exist, or a right is missing.
         """
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
-        """Look for what may hurt later, after `checkStart` found nothing wrong; change nothing. Default: nothing.
+        """Look for problems that may appear later, after `checkStart` has passed; change nothing. Default: no findings.
 
-        *User's driver program, at the first start at a location; ``barrier doctor``.* The program logs warnings and problems,
-        and the command prints all findings.
+        *User's driver program, at the first start at a location; ``barrier doctor``.* The program logs warnings and problems.
+        The command prints all findings.
 
         Parameters
         ----------
@@ -80,235 +84,258 @@ class Examines(ABC):
         own : Collection[str]
             Prefixes of the location's own runs.
         intervalMs : int
-            The source's ``barrierInterval``; 0 if it is not known.
+            The source's ``barrierInterval`` in milliseconds; 0 if it is not known.
+
+        Returns
+        -------
+        Iterable[Finding]
         """
         return ()
 
     def tryOut(self) -> Iterable[Finding]:
-        """Write, read and delete something of no consequence where the rows will be. *``barrier doctor``.* Default: nothing."""
+        """Write, read and delete a harmless object where the rows will be. *``barrier doctor``.* Default: no findings."""
         return ()
 
 
 class NamesDatasets(ABC):
-    """The sink says what lineage calls the places that its rows go to."""
+    """A sink that names its targets for data lineage (OpenLineage)."""
 
     @classmethod
     @abstractmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the datasets that a checkpoint was written to. *User's driver program, with `barrier_kafka.LineageListener`.*
+        """Return the datasets that contain a checkpoint's rows. *User's driver program, with `barrier_kafka.LineageListener`.*
 
         Parameters
         ----------
         options : Options
-            As the journal keeps them, so without secrets: an address that holds one is empty.
+            The sink's options from the journal, without secrets. An address that contains a secret is empty.
         output : Mapping[str, Any]
-            What `ReportsOutput.output` returned for the checkpoint.
+            The value that `ReportsOutput.output` returned for the checkpoint.
 
         Returns
         -------
         Collection[tuple[str, str]]
-            Namespace and name of each, as OpenLineage has them. Empty if they can't be known.
+            OpenLineage namespace and name of each dataset. Empty if they are unknown.
         """
 
 
 class WarmsUp(ABC):
-    """The sink connects while a task waits for its first row."""
+    """A sink that connects in advance, while a task waits for its first row."""
 
     @abstractmethod
     def warmUp(self, context: TransactionContext) -> None:
-        """Get ready for `beginTransaction`: load, connect, ask, but change nothing at the store. *Executor.*
+        """Prepare for `beginTransaction`: import modules and connect, but change nothing at the store. *Executor.*
 
         Called in a thread while a task waits for its first row, if its partition id had rows in the last two micro-batches.
-        It must end by itself, within seconds: the task waits for it. It has returned, or raised, before any other method is
-        called; what it raised is logged, and dropped. Perhaps no row comes: then only `close` follows.
+        The method must end by itself within seconds, because the task waits for it before it calls any other method. If the
+        method raises, the error is logged and ignored. If the task gets no row, only `close` follows.
         """
 
 
 class GuardsRuns(ABC):
-    """The sink claims its prefix at the store, so that two queries never use one prefix at once."""
+    """A sink that claims its prefix at the store, so that two queries never use one prefix at the same time."""
 
     @abstractmethod
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Claim the prefix at the store, or check that it is still ours. *Driver, once per planning.*
+        """Claim the prefix at the store, or check that this run still owns it. *Driver, once per planning.*
 
         Parameters
         ----------
         mark : Mapping[str, Any] or None
-            What this run's first call returned; None on a new run, which takes the prefix over.
+            The value that this run's first call returned. None in a new run, which takes over the prefix.
 
         Returns
         -------
         Mapping[str, Any]
-            To be journalled if it differs from `mark`.
+            A JSON mapping. The coordinator writes it into the journal if it differs from `mark`.
 
         Raises
         ------
         FencedError
             Another query uses the prefix.
         StoreReplacedError
-            The store is not as it was when the run began, as after a failover: a new run begins, and its history is compared.
+            The store changed since the run began, for example by a failover. A new run then starts and compares the store
+            with the journal.
         """
 
 
 class KeepsEvidence(ABC):
-    """The store keeps no ids of checkpoints (`newestCheckpoint`), but has other evidence of what was committed."""
+    """A sink whose store keeps no checkpoint ids (`newestCheckpoint`), but has other evidence of its commits."""
 
     @abstractmethod
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         """Check that the store and the journal agree about this query. *Driver, once per new run, first.*
 
-        Raise only if it is certain that the location was put back from an older copy.
+        Raise only if it is certain that the location was restored from an older copy.
+
+        Parameters
+        ----------
+        history : History
+            The query's past, from the journal.
 
         Returns
         -------
         Mapping[str, Any]
-            What the store holds now, as JSON: recorded with the run, and passed as `seen` the next time.
+            The state of the store now, as JSON. The journal records it with the run; the next run gets it as `history.seen`.
 
         Raises
         ------
         PutBackError
-            ``LOCATION_PUT_BACK``, with ``evidence``: a clause that says what the store holds. Nothing has been journalled or
-            written. If the journal has grown meanwhile, it is called again.
+            ``LOCATION_PUT_BACK``, with ``evidence``: a clause about the data in the store. Nothing is written then. If the
+            journal has grown in the meantime, this method is called again.
         StoreError
-            ``STORE_WENT_BACK``
+            ``STORE_WENT_BACK``: the store lacks rows that the journal has settled.
         """
 
     def stamp(self, handles: Sequence[Any]) -> int:
         """Return when the newest of these committed transactions began, by a clock or counter of the store. *Driver.*
 
-        Called when all of a checkpoint is committed; `checkHistory` gets the highest. Default: 0, not known.
+        Called when all transactions of a checkpoint are committed. `checkHistory` gets the highest value so far as
+        `history.stamp`. Default: 0, which means unknown.
         """
         return 0
 
 
 class Expires(ABC):
-    """The store gives a prepared transaction up after a time."""
+    """A sink whose store aborts a prepared transaction after some time."""
 
     @abstractmethod
     def lifetime(self) -> float | None:
-        """Return the seconds that the store keeps a prepared transaction; None for ever. *Driver, once per run.*
+        """Return how many seconds the store keeps a prepared transaction; None if forever. *Driver, once per run.*
 
-        A checkpoint is closed before its oldest transaction has lived half of it.
+        The coordinator closes a checkpoint before its oldest transaction is half that old.
         """
 
 
 class ShowsLater(ABC):
-    """The store answers a commit before committed readers can see the rows."""
+    """A sink whose store confirms a commit before readers can see the rows."""
 
     @abstractmethod
     def ensureVisible(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
         """Wait until readers can see every row of a checkpoint whose handles are all committed. *Driver; repeatable.*
 
-        Called once per checkpoint before it is recorded as settled, and again by recovery if that was interrupted.
+        Called once per checkpoint, before the journal records it as settled. Recovery calls it again if that was interrupted.
 
         Parameters
         ----------
         handles : Sequence[Mapping[str, Any]]
-            Every handle of the checkpoint that is committed.
+            The committed handles of the checkpoint.
         checkpoint : DecidedCheckpoint
 
         Returns
         -------
         Sequence[Mapping[str, Any]]
-            What had to be repaired at the store for it, as JSON; it is kept in the journal. Empty if nothing.
+            Repairs that were necessary at the store, as JSON for the journal. Empty if there were none.
 
         Raises
         ------
         TwoPhaseCommitError
-            Some rows can't be seen. The checkpoint stays unsettled, and the next start calls it again.
+            Readers can't see some rows yet. The checkpoint stays unsettled, and the next start calls this method again.
         """
 
 
 class ReportsOutput(ABC):
-    """The sink says where the rows of a checkpoint are."""
+    """A sink that reports where the rows of a checkpoint are."""
 
     @abstractmethod
     def output(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return where a committed checkpoint's rows are: small JSON for people, and for `Restorable`. *Driver.*
+        """Return the position of a committed checkpoint's rows: small JSON for people, and for `Restorable`. *Driver.*
 
-        A version of a table, say, or for each partition of a topic an offset before which all of them are.
+        For example, return the version of a table. For a topic, return an offset for each partition: all rows of the
+        checkpoint are before it.
         """
 
 
 class Restorable(ReportsOutput):
-    """The sink can take its store back to an earlier checkpoint (``barrier rewind --restore-tables``)."""
+    """A sink that can take its store back to an earlier checkpoint (``barrier rewind --restore-tables``)."""
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Refuse what `restoreOutput` would refuse, if that is known; change nothing. *Driver, before a rewind is begun.*
-
-        Raises
-        ------
-        StoreError
-            Why, and what to do before anything was begun.
-        """
-
-    @abstractmethod
-    def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
-        """Take the store back to what `output` said after an earlier checkpoint. *Driver; repeated after a crash.*
+        """Raise the errors that `restoreOutput` would raise, as far as known; change nothing. *Driver, before a rewind starts.*
 
         Parameters
         ----------
         output : Mapping[str, Any]
-        rewind : int
-            Distinguishes this rewind from others: what was done for it is not done again.
+            The value that `output` returned after the earlier checkpoint.
 
         Raises
         ------
         StoreError
-            It can't, or others have written since.
+            The reason why the store can't go back, and what the user can do instead.
+        """
+
+    @abstractmethod
+    def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
+        """Take the store back to its state after an earlier checkpoint. *Driver; repeated after a crash.*
+
+        Parameters
+        ----------
+        output : Mapping[str, Any]
+            The value that `output` returned after that checkpoint.
+        rewind : int
+            Identifies this rewind. Use it to skip steps that an interrupted call has already done.
+
+        Raises
+        ------
+        StoreError
+            The store can't go back, or other writers have changed it since.
         """
 
 
 class WritesTopics(ABC):
-    """The rows go to topics, which may be created again under their names."""
+    """A sink that writes to topics, which may be deleted and created again under the same name."""
 
     @abstractmethod
     def targets(self, handles: Sequence[Any]) -> Collection[str]:
-        """Return the ids of the topics that the handles' rows are in. *Driver.*"""
+        """Return the ids of the topics that contain the rows of these handles. *Driver.*"""
 
 
 class MarksCheckpoints(ABC):
-    """The sink publishes a mark of each checkpoint, which other queries follow (``barrierTopic``)."""
+    """A sink that publishes a mark of each checkpoint, which other queries follow (option ``barrierTopic``)."""
 
     @property
     @abstractmethod
     def publishesMarks(self) -> bool:
-        """Whether `publishMark` does anything: then checkpoints without rows are published, too."""
+        """True if `publishMark` publishes marks: then checkpoints without rows are published as well."""
 
     @abstractmethod
     def publishMark(self, mark: CheckpointMark, handles: Sequence[Any], confirm: Callable[[], None]) -> None:
-        """Make known, to readers outside of the query, that a checkpoint's rows can be read. *Driver; repeatable.*
+        """Publish, for readers outside the query, that a checkpoint's rows can be read. *Driver; repeatable.*
 
-        Called when the rows are visible and a sweep is done, before the checkpoint is recorded as settled, and again by
-        recovery if that was interrupted: readers may find it twice.
+        Called when the rows are visible and a sweep is done, before the journal records the checkpoint as settled. Recovery
+        calls it again if that was interrupted, so readers may find a mark twice.
 
         Parameters
         ----------
         mark : CheckpointMark
         handles : Sequence[Mapping[str, Any]]
-            Every handle of the checkpoint that is committed.
+            The committed handles of the checkpoint.
         confirm : Callable[[], None]
-            Raises if another process has gone on with the query meanwhile. Call it after the last question to the store, and
-            before the mark is written: what the store holds may be of a later checkpoint else.
+            Raises if another process has taken over the query. Call it after the last request to the store and before you
+            write the mark. Otherwise the store's answers may already include a later checkpoint.
 
         Raises
         ------
         TwoPhaseCommitError
-            The checkpoint stays unsettled, and the next start calls it again.
+            The mark was not published. The checkpoint stays unsettled, and the next start calls this method again.
         """
 
 
 class Routes(ABC):
-    """The sink is several: a task has a transaction for each, and the journal a part (``2pc-multi``)."""
+    """A sink that combines several sinks (``2pc-multi``): each task has one transaction per route."""
 
     routes: Sequence[str]
-    """Their names. `History.routes` and `DecidedCheckpoint.routes` have what belongs to each."""
+    """The names of the sinks. `History.routes` and `DecidedCheckpoint.routes` have an entry for each."""
 
     @abstractmethod
     def route(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
-        """Return which of `routes` gets which rows of a task, none of them empty. *Executor.*
+        """Split a batch by route. *Executor.*
 
-        A replay calls it, too, and must get the same answer.
+        A replay calls this method again and must get the same result.
+
+        Returns
+        -------
+        Iterable[tuple[str, pyarrow.RecordBatch]]
+            One of `routes`, and the rows for it. No batch is empty.
         """
 
 
@@ -339,5 +366,5 @@ def must_be_whole(sink: type) -> None:
         for name in vars(capability):
             if not name.startswith("_") and hasattr(sink, name) and not issubclass(sink, capability):
                 raise TypeError(
-                    f"{sink.__name__} has {name}, and is no subclass of {capability.__name__}: it is never called"
+                    f"{sink.__name__} has {name}, but is not a subclass of {capability.__name__}: it would never be called"
                 )

@@ -31,24 +31,24 @@ PartKey = tuple[int, str]
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """What other queries need to know of a checkpoint whose rows can be read.
+    """The published facts about a checkpoint whose rows can be read, for queries that follow it.
 
     Parameters
     ----------
     query : str
-        The query's id, which stays when its location is moved.
+        The query's id. It stays the same if the query moves to another location.
     checkpoint : int
     after : int
-        The query's checkpoint before it; 0 for the first.
+        The query's previous checkpoint with a mark; 0 for the first.
     lineage : Mapping[str, int]
-        The newest barrier of each origin that it contains: of the queries that its rows come from, and of its own.
+        The newest barrier of each origin that the checkpoint contains: the queries that its rows come from, and its own query.
     exact : bool
-        Whether it contains nothing behind those barriers.
+        True if the checkpoint contains no row after those barriers.
     rows : int
     timestamp : int
-        Of its decision, in milliseconds since the epoch.
+        The time of its decision, in milliseconds since the epoch.
     restarted : bool
-        Whether rows of checkpoints after `after` are written again: a rewind allowed it.
+        True if rows of checkpoints after `after` are written again, because a rewind allowed it.
     """
 
     query: str
@@ -210,20 +210,20 @@ class ClosingReason(str, enum.Enum):
     NO_DATA = "a micro-batch without data, made for a watermark"
     WRITE = "a batch write"
     ENOUGH = "maxBatchesPerCheckpoint"
-    RETAINED = "minBatchesToRetain: what a rewind behind the prepared micro-batches needs is soon purged"
-    AGE = "its oldest prepared transaction has lived half its time"
-    REQUEST = "it was asked for"
+    RETAINED = "minBatchesToRetain: files that a rewind would need are about to be purged"
+    AGE = "its oldest prepared transaction has used half of its timeout"
+    REQUEST = "it was requested"
     REPARTITION = "a repartition of the state of a stopped query, which adds a micro-batch"
-    STOP = "the query was asked to stop: its final checkpoint"
+    STOP = "a stop was requested: this is the final checkpoint"
 
 
 class CheckpointFailureReason(str, enum.Enum):
     """The reason why a checkpoint failed. The journal holds the names."""
 
-    ABORTED = "given up before its decision: a task failed, the query was stopped, or its commit raised"
-    VOID = "its prepared transactions were lost and none was committed: its rows are written again"
-    HOOK_FAILED = "declined: a checkpoint hook raised"
-    JOURNAL_REFUSED = "declined: the journal's store refused the decision"
+    ABORTED = "aborted before its decision: a task failed, the query was stopped, or its commit failed"
+    VOID = "its prepared transactions were lost and none was committed, so its rows are written again"
+    HOOK_FAILED = "declined: a checkpoint hook failed"
+    JOURNAL_REFUSED = "declined: the decision could not be written to the journal"
 
 
 class AcknowledgeResult(enum.Enum):
@@ -275,21 +275,22 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True)
 class DecidedCheckpoint:
-    """A `decided` entry of the journal: its existence is the commit decision. Whether it is settled, the ledger knows.
+    """A checkpoint whose commit is decided in the journal; `TwoPhaseCommitSink.commit` gets it.
 
     Parameters
     ----------
     id : int
-        The entry's number; only grows.
+        The number of its journal entry. Later checkpoints have higher ids.
     batches : Sequence[int]
-        The micro-batches that it covers.
+        The micro-batches in the checkpoint.
     timestamp : int
-        Milliseconds since the epoch of the decision.
+        When it was decided, in milliseconds since the epoch.
     queryId, prefix : str
+        As in `TransactionContext`.
     after : int
-        The newest checkpoint with rows that was committed to the same store: `History.newest`.
+        The newest earlier checkpoint with rows that was committed to the same store; see `History.newest`.
     routes : Mapping[str, int]
-        Of a sink that is several: for each route what `after` is for one.
+        The value of `after` for each route, for a sink that combines several (`Routes`).
     """
 
     id: int

@@ -105,7 +105,7 @@ def decode(data: bytes, source: str) -> Entry:
         value = json.loads(data)
         version = value["format"]
         if not isinstance(version, int):
-            raise TypeError("its format is no number")
+            raise TypeError("its format is not a number")
         known = value.pop("checksum", None)
         # What `encode` wrote is not serialised again: with hundreds of writer tasks it has megabytes.
         intact = known == _checksum(_without_checksum(data)) or known == checksum(value)

@@ -9,7 +9,7 @@ __all__ = ["Finding", "Level", "good", "problem", "unknown", "warning"]
 
 
 class Level(enum.Enum):
-    """How bad a finding is."""
+    """Severity of a finding: good, unknown, warning or problem."""
 
     GOOD = "good"
     UNKNOWN = "unknown"
@@ -19,18 +19,19 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding.
+    """One result of a check that ``barrier doctor`` prints and a program logs.
 
     Parameters
     ----------
     check : str
-        What was checked: a section of ``docs/doctor.md``, or a word of the sink's own.
+        The name of the check: a section of ``docs/doctor.md``, or a word that your sink chooses.
     level : Level
     sentence : str
+        The result, in one sentence.
     remedy : str
-        What to do; empty if nothing is to be done.
+        The user's next step; empty if there is none.
     condition : str
-        Of the error that a query would fail with; empty if it would not.
+        The condition of the error with which a query would fail; empty if it would not fail.
     """
 
     check: str

@@ -22,36 +22,37 @@ RunMark = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """The history of a query in its journal when a new run is about to claim it; see `TwoPhaseCommitSink.checkHistory`.
+    """A query's past according to its journal, before a new run begins; `KeepsEvidence.checkHistory` gets it.
 
     Parameters
     ----------
     queryId : str
         As in `TransactionContext`.
     position : int
-        Of the journal: no checkpoint that it ever decided has a higher id.
+        The number of the newest journal entry. No checkpoint that the journal ever decided has a higher id.
     binding : bool
-        False if what the store holds is to be reported and not judged: an operator has accepted the location as it is
-        (adopt, restore, resolve) since the query last ran here, on this store and under this prefix.
+        False if the sink should report the state of the store but not raise: since the query last ran on this store under
+        this prefix, an operator has accepted the location as it is (adopt, restore, resolve).
     seen : Mapping[str, Any] or None
-        What `checkHistory` returned for the newest run; None if that run did not call it. Empty if none ran: a store that
-        holds something of the query was written by a run that the journal has forgotten.
+        The value that `checkHistory` returned for the newest run; None if that run did not call it. Empty if the journal has
+        no run: if the store holds data of the query all the same, the journal is an older copy.
     mark : Mapping[str, Any] or None
-        What `guardRun` returned for the newest run; None if that was not recorded, or not for an earlier run: a driver that
-        stood still in between may call it at any time.
+        The value that `guardRun` returned for the newest run. None if it was not recorded for every run so far: a driver
+        that was paused may still call `guardRun` at any time.
     late : Sequence[Mapping[str, Any]]
-        All recorded ones: a driver that stood still may have called `guardRun` after the newest run has.
+        All recorded marks. A driver that was paused may have called `guardRun` after the newest run did.
     stamp : int
-        The highest `stamp` of a checkpoint.
+        The highest `KeepsEvidence.stamp` of all checkpoints.
     newest : int
-        The newest checkpoint with rows that was committed to this store, under whatever prefix; 0 if none was, or an operator
-        has accepted the store as it is since.
+        The id of the newest checkpoint with rows that was committed to this store, under any prefix. 0 if there is none, or if
+        an operator has accepted the store as it is since then.
     former : int
-        If none was: the newest that was committed to the newest run's store. A copy of that one has to hold it.
+        If `newest` is 0: the newest checkpoint that was committed to the newest run's store. If this store is a copy of that
+        one, it has to hold this checkpoint.
     handles : Sequence[Mapping[str, Any]]
-        Decided ones whose checkpoint is not settled: any of them may be committed, or not.
+        Handles of decided checkpoints that are not settled. Each of them may be committed or not.
     routes : Mapping[str, History]
-        Of a sink that is several (`TwoPhaseCommitSink.routes`): the history of each.
+        The history of each route, for a sink that combines several (`Routes`).
     """
 
     queryId: str

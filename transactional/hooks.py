@@ -19,13 +19,14 @@ MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class HookContext:
-    """The checkpoint that is about to be decided.
+    """The checkpoint that is about to be decided; `CheckpointHook.trigger` gets it.
 
     Parameters
     ----------
     queryId : str
+        The id of the query.
     batches : Sequence[int]
-        The micro-batches that it will cover.
+        The micro-batches that the checkpoint will contain.
     timestamp : int
         Milliseconds since the epoch.
     """
@@ -36,55 +37,60 @@ class HookContext:
 
 
 class CheckpointHook(ABC):
-    """An external system that takes part in checkpoints, named by its import path in the option ``checkpointHooks``.
+    """Base class for an external system that saves its own state with each checkpoint. Subclass it.
 
-    Built in the driver's Python workers, once for every planning and every commit.
+    List the import path of your class in the option ``checkpointHooks``. The driver's Python workers build a hook for every
+    planning and for every commit.
 
     Parameters
     ----------
     options : Options
-        The sink's, as the user set them.
+        The options of the sink, as the user set them.
     """
 
     def __init__(self, options: Options) -> None:
         self.options = options
 
     def identifier(self) -> str:
-        """Return the name under which the state is kept, from release to release. Default: the class's import path."""
+        """Return the name under which the journal keeps the state; do not change it. Default: the class's import path."""
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     @abstractmethod
     def trigger(self, context: HookContext) -> bytes | None:
-        """Return the state that belongs to the checkpoint. *Driver, commit process, before the decision.*
+        """Return the state to save with this checkpoint. *Driver, commit process, before the decision.*
 
-        It may be called several times for the same micro-batches, and for a checkpoint that is never decided.
+        The method may be called several times for the same micro-batches, and for a checkpoint that is never decided.
+
+        Parameters
+        ----------
+        context : HookContext
 
         Returns
         -------
         bytes or None
-            Up to 1 MiB; the checkpoint keeps it.
+            The state, at most 1 MiB. None if there is nothing to save.
 
         Raises
         ------
         Exception
-            Any: the checkpoint is declined.
+            Any exception declines the checkpoint.
         """
 
     @abstractmethod
     def restore(self, checkpoint: int | None, state: bytes | None) -> None:
-        """Take the state back. *Driver, planning process, in every new run before its first task; repeated after a crash.*
+        """Restore the saved state. *Driver, planning process, in every new run before its first task; repeated after a crash.*
 
         Parameters
         ----------
         checkpoint : int or None
             The newest decided checkpoint; None if there is none.
         state : bytes or None
-            What `trigger` returned for it.
+            The state that `trigger` returned for this checkpoint.
 
         Raises
         ------
         Exception
-            Any: the query does not start.
+            Any exception keeps the query from starting.
         """
 
 
@@ -110,7 +116,7 @@ def hooks_of(paths: str, options: Options) -> list[CheckpointHook]:
         except Exception as problem:
             raise _invalid(path, f"{type(problem).__name__}: {problem}") from problem
         if not (isinstance(kind, type) and issubclass(kind, CheckpointHook)):  # before it is called
-            raise _invalid(path, "it is no subclass of transactional.hooks.CheckpointHook")
+            raise _invalid(path, "it is not a subclass of CheckpointHook")
         try:
             hook = kind(options)
         except Exception as problem:

@@ -33,7 +33,7 @@ Judge = Callable[[Ledger], None]
 def newest_run(ledger: Ledger) -> RunRecord:
     """Return the run that owns the location."""
     if ledger.newest_run is None:
-        raise ProtocolError("PROTOCOL_VIOLATED", reason="the journal holds no run, so no planning ever ran here")
+        raise ProtocolError("PROTOCOL_VIOLATED", reason="the journal has no run, so nothing was ever planned here")
     return ledger.newest_run
 
 
@@ -41,7 +41,7 @@ def superseded(token: int, ledger: Ledger) -> SupersededError:
     """Make the error of a run that is not the newest; 0 for a run that has no token yet."""
     newest = newest_run(ledger)
     newer = f"run {newest.token} (driver {newest.driver}, {newest.ended or 'live'})"
-    return SupersededError("RUN_SUPERSEDED", run=token or "of this driver", newer=newer)
+    return SupersededError("RUN_SUPERSEDED", run=token or "not numbered yet", newer=newer)
 
 
 def _concurrent(reason: str, **parameters: int) -> FencedError:
@@ -90,7 +90,7 @@ def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> 
         raise superseded(0, ledger)
     if ledger.rewound > started:
         newer = f"a rewind that was done after this query was started (journal entry {ledger.rewound})"
-        raise SupersededError("RUN_SUPERSEDED", run="of this driver", newer=newer)
+        raise SupersededError("RUN_SUPERSEDED", run="not numbered yet", newer=newer)
 
 
 def must_own(token: int) -> Judge:
@@ -139,8 +139,8 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
         if taken or not follows or ledger.unsettled():
             prepared_now = [record.batch for record in ledger.undecided()]
             raise _concurrent(
-                f"micro-batch {batch} can't be recorded, as the journal accounts for micro-batches up to {ledger.accounted}, "
-                f"of which {prepared_now} are prepared; it was {list(covers)}",
+                f"micro-batch {batch} can't be recorded: the journal ends at micro-batch {ledger.accounted}, and its prepared "
+                f"micro-batches are {prepared_now} instead of {list(covers)}",
                 batch=batch,
             )
 

@@ -37,41 +37,42 @@ class Life(NamedTuple):
 
 
 class RestartStrategy(ABC):
-    """The decision whether, and after what delay, a failed query is started again. Immutable; `Restarts` counts for it."""
+    """Base class of strategies: decides whether, and after which delay, a failed query is started again. Immutable."""
 
     @abstractmethod
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """Return the seconds until the next start; None to give up.
+        """Return the delay before the next start, in seconds; None to stop restarting.
 
         Parameters
         ----------
         restarts : int
-            That there were so far.
+            The number of restarts so far.
         lives : Sequence[Life]
-            The last ones, oldest first; the last of them has just failed.
+            The most recent lives of the query, oldest first; the last one has just failed.
         chance : float
-            At random from 0 to 1.
+            A random number from 0 to 1.
         """
 
 
 @dataclass(frozen=True)
 class NoRestart(RestartStrategy):
-    """No restart: the first failure ends the query."""
+    """Restart strategy: never restart. The first failure ends the query."""
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """See `RestartStrategy`."""
+        """Return the delay before the next start, in seconds; None to stop restarting."""
         return None
 
 
 @dataclass(frozen=True)
 class FixedDelay(RestartStrategy):
-    """A limited number of restarts in all, each after the same delay.
+    """Restart strategy: a limited number of restarts in total, each after the same delay.
 
     Parameters
     ----------
     attempts : int
-        Restarts, from 0.
+        The number of restarts, 0 or more.
     delay : float
+        Seconds before each restart.
     """
 
     attempts: int = 1
@@ -82,21 +83,22 @@ class FixedDelay(RestartStrategy):
         _check("delay", self.delay, self.delay >= 0, "from 0 seconds")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """See `RestartStrategy`."""
+        """Return the delay before the next start, in seconds; None to stop restarting."""
         return self.delay if restarts < self.attempts else None
 
 
 @dataclass(frozen=True)
 class FailureRate(RestartStrategy):
-    """Restarts as long as at most this number of failures falls into an interval that ends now.
+    """Restart strategy: restart until more than `max_failures` failures have occurred within the last `interval` seconds.
 
     Parameters
     ----------
     max_failures : int
-        From 1: with 3 the fourth failure within the interval is the last.
+        1 or more. With 3, the query ends at the fourth failure within the interval.
     interval : float
         Seconds.
     delay : float
+        Seconds before each restart.
     """
 
     max_failures: int = 1
@@ -109,7 +111,7 @@ class FailureRate(RestartStrategy):
         _check("delay", self.delay, self.delay >= 0, "from 0 seconds")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """See `RestartStrategy`."""
+        """Return the delay before the next start, in seconds; None to stop restarting."""
         now = lives[-1].failed
         recent = sum(now - life.failed <= self.interval for life in lives)
         return self.delay if recent <= self.max_failures else None
@@ -117,19 +119,21 @@ class FailureRate(RestartStrategy):
 
 @dataclass(frozen=True)
 class ExponentialDelay(RestartStrategy):
-    """Restarts for ever, each after a longer delay up to a limit; a life that lasted long enough resets the delay.
+    """Restart strategy: restart without limit, with a delay that grows from failure to failure up to a maximum.
+
+    If the query runs for `reset_after` seconds before it fails, the delay is `initial` again.
 
     Parameters
     ----------
     initial, maximum : float
-        Seconds: the first delay, and the longest.
+        The first and the longest delay, in seconds.
     multiplier : float
-        Of each delay to the one before.
+        The factor by which each delay is longer than the one before.
     reset_after : float
-        Seconds that the query has to run for the next delay to be `initial` again.
+        If the query has run for this number of seconds, the next delay is `initial` again.
     jitter : float
-        From 0 to 1: a delay is longer or shorter by up to this part of it, at random, so that queries that failed together
-        do not start together. It stays between `initial` and `maximum`.
+        From 0 to 1: the largest random change of a delay, as a fraction of it. So queries that failed together do not
+        restart together. The delay stays between `initial` and `maximum`.
     """
 
     initial: float = 1.0
@@ -146,7 +150,7 @@ class ExponentialDelay(RestartStrategy):
         _check("jitter", self.jitter, 0 <= self.jitter <= 1, "from 0 to 1")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """See `RestartStrategy`."""
+        """Return the delay before the next start, in seconds; None to stop restarting."""
         found = self.initial
         for life in list(lives)[:0:-1]:  # the first life is no restart
             if life.failed - life.began >= self.reset_after or found >= self.maximum:

@@ -58,13 +58,15 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
         elif ledger.unsettled() or ledger.undecided():
             batches = [batch for each in ledger.unsettled() for batch in each.batches]
             batches += [record.batch for record in ledger.undecided()]
-            why = f"something is open there (micro-batches {sorted(batches)})"
+            why = f"micro-batches {sorted(batches)} are not settled there"
         elif run is not None and run.ended is None:
             why = f"its run {run.token} has not ended"
         elif newest is None or (newest.id, newest.time) != (checkpoint, wanted.time):
-            why = f"its last checkpoint is {newest.id if newest else 'unknown'}, and the savepoint holds {checkpoint}"
+            why = f"its last checkpoint is {newest.id if newest else 'unknown'}, but the savepoint holds {checkpoint}"
         elif ledger.accounted > max(wanted.batches):  # adopted: what is in no checkpoint counts as handled
-            why = f"it is past micro-batch {max(wanted.batches)}, where the savepoint ends: it goes on after {ledger.accounted}"
+            why = (
+                f"the savepoint ends at micro-batch {max(wanted.batches)}, but the location goes to {ledger.accounted}"
+            )
         else:
             return
         raise LocationError(

@@ -137,7 +137,9 @@ class Rewinder:
 
         def judge(ledger: Ledger) -> None:
             if ledger.position != position:
-                raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)
+                raise LocationError(
+                    "LOCATION_BUSY", reason="another process has added to its journal", position=position
+                )
 
         fact = entries.RewindBegun(checkpoint=preview.checkpoint, request=request)
         token = self._journal.append(fact, judge).number
@@ -156,7 +158,7 @@ class Rewinder:
         """Return the rewind that was begun and is not done."""
         begun = self._journal.ledger.rewinding
         if begun is None:
-            raise NothingToRewindError("NOTHING_TO_REWIND", reason="no rewind was begun here, or it is done")
+            raise NothingToRewindError("NOTHING_TO_REWIND", reason="no rewind was started here, or it has finished")
         return begun
 
     def finish(self) -> int:

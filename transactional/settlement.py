@@ -113,7 +113,7 @@ class Settlement:
             return False
         if void:
             self._journal.append(entries.Void(checkpoint=identifier, run=token, evidence=verdicts), judge)
-            log.warning("checkpoint %d is void: its transactions were lost, its rows are written again", identifier)
+            log.warning("checkpoint %d is void: its transactions were lost, so its rows are written again", identifier)
             return True
         if verdicts:
             after = committed_behind(ledger, checkpoint, states)
@@ -163,7 +163,9 @@ class Settlement:
             for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
                 self._sink.commit([part.handles[-1] for part in group], decided)
         except TransactionLostError as lost:
-            log.warning("checkpoint %d: %d transactions can't be committed from here", checkpoint.id, len(lost.handles))
+            log.warning(
+                "checkpoint %d: %d transactions were lost and can't be committed", checkpoint.id, len(lost.handles)
+            )
             return False
         faults.reach("commit.done")
         return True
@@ -215,7 +217,11 @@ class Settlement:
             output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
         stamps = self._stamps(parts)
         if repaired:
-            log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)
+            log.warning(
+                "checkpoint %d is committed, but readers could see its rows only after a repair: %s",
+                checkpoint.id,
+                repaired,
+            )
         fact = entries.Settled(checkpoint=checkpoint.id, run=token, output=output, repaired=repaired or (), **stamps)
         self._journal.append(fact, may_settle(token, checkpoint.id))
         settled = self._journal.ledger.checkpoints.get(checkpoint.id, checkpoint)
@@ -274,7 +280,7 @@ class Settlement:
             if position < len(behind):
                 earlier = behind[position]
                 reason = (
-                    f"no checkpoint is decided at micro-batch {batch}, as of micro-batch {earlier} {why_not(state)} "
+                    f"no checkpoint was decided at micro-batch {batch}, because of micro-batch {earlier}: {why_not(state)} "
                     f"({state.evidence}). Nothing of it was committed"
                 )
                 raise RewindRequiredError("PREPARED_LOST", batches=[earlier], reason=reason, handle=text)
@@ -326,7 +332,7 @@ class Settlement:
             part = parts.get(read.key)
             if part is None or part.lost or not read.digest or read.rows < part.rows:
                 continue
-            check_rows(record.batch, f"{part}, which is committed,", part, read)
+            check_rows(record.batch, f"{part}, which is committed", part, read)
 
 
 def _repaired(batch: int, part: PartRecord, written: Part | None) -> Mapping[str, Any] | None:
@@ -352,12 +358,11 @@ def why_not(state: HandleState) -> str:
     """Return in words why no decision may rest on a transaction."""
     if state.outcome is not Outcome.PREPARED:
         return (
-            f"a prepared transaction is {state.outcome.value}: the store gave it up before all tasks were done (its timeout "
-            "is too short for the slowest task), or another program, or a request of an earlier attempt that came late, "
-            "aborted it"
+            f"a prepared transaction is {state.outcome.value}. Either its timeout is too short for the slowest task, or "
+            "another program aborted it, or a late request of an earlier attempt did"
         )
     left = state.seconds_left or 0.0
-    clocks = "; less than nothing: this machine's clock is ahead of the store's" if left < 0 else ""
+    clocks = " (this machine's clock is ahead of the store's)" if left < 0 else ""
     return (
-        f"a prepared transaction has {left:.0f} s left{clocks}, and {state.margin:.0f} s must remain: raise its timeout"
+        f"a prepared transaction has {left:.0f} s left{clocks}, but {state.margin:.0f} s must remain: raise its timeout"
     )

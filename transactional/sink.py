@@ -52,36 +52,36 @@ HandleT = TypeVar("HandleT", bound=Mapping[str, Any])
 
 
 class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
-    """A store that can make a task's rows durable but invisible, and visible or gone later.
+    """Base class of sinks: prepares a task's rows so that they are durable but invisible, then commits or aborts them.
 
-    The host builds the sink in every process from ``(options, schema)``; it is never pickled. For each begun
-    transaction either `preCommit` returns or `rollback` is called, unless the process dies.
+    Every process builds its own sink from ``(options, schema)``; a sink is never pickled. After `beginTransaction`, either
+    `preCommit` returns or `rollback` is called, unless the process dies.
 
     Parameters
     ----------
     options : Options
         The user's options, with ``transactionalIdPrefix`` filled in (the query id by default).
     schema : pyarrow.Schema
-        Schema of every batch that `write` will get.
+        The schema of every batch that `write` gets.
 
     Raises
     ------
     OptionError
-        From the constructor, which must be cheap and offline.
+        An option or a column is wrong. The constructor must be cheap and must not connect to the store.
     """
 
     supportsOverwrite: ClassVar[bool] = False
-    """Whether a batch write may replace what is there (mode overwrite)."""
+    """True if a batch write may replace the existing rows (``mode("overwrite")``)."""
 
     maxPrepared: int | None = None
-    """The number of micro-batches that may be prepared and undecided at once; None for any number."""
+    """How many micro-batches may be prepared but undecided at the same time; None for no limit."""
 
     commitsTogether: ClassVar[bool] = False
-    """Whether one `commit` makes all its handles visible at once, or none: then it gets all of a checkpoint's. Else it gets
-    those of one micro-batch, and the next one's after they are committed, so that readers see each key's rows in order."""
+    """True if one `commit` makes either all of its handles visible or none. Then one call gets all handles of a checkpoint.
+    If False, each call gets the handles of one micro-batch, in order, so that readers see the rows of each key in order."""
 
     replacesRows: bool = False
-    """Whether a row replaces an earlier one of its key (upserts): then a source that gives up the order of rows is refused."""
+    """True if a row replaces the earlier row of its key (upserts). Then a source must keep the order of rows."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -97,7 +97,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Return the format's name, as in ``writeStream.format(name)``. *Every process.*"""
 
     def close(self) -> None:
-        """Drop clients; leave prepared transactions alone. *Every process, best effort.*"""
+        """Close clients and connections; leave prepared transactions as they are. *Every process, best effort.*"""
 
     # -- executor, once per task ------------------------------------------------------------------------------------
 
@@ -105,99 +105,116 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def beginTransaction(self, context: TransactionContext) -> TransactionT:
         """Open a transaction. *Executor, at a task's first row.*
 
-        `sweep` has to find it even if the task dies at once.
+        `sweep` must be able to find the transaction, even if the task dies immediately afterwards.
         """
 
     @abstractmethod
     def write(self, transaction: TransactionT, batch: pa.RecordBatch) -> None:
-        """Write a batch of at least one row; none becomes visible. *Executor, once per Arrow batch.*"""
+        """Write a batch of at least one row, invisible to readers. *Executor, once per Arrow batch.*"""
 
     @abstractmethod
     def preCommit(self, transaction: TransactionT) -> HandleT | None:
-        """Make everything written durable, invisible, and able to survive this process. *Executor, once per task.*
+        """Prepare: make all written rows durable and still invisible, even if this process dies. *Executor, once per task.*
 
         Returns
         -------
         HandleT or None
-            JSON mapping from which any process can commit or abort; None if the rows are visible already
-            (at-least-once) and there is nothing to commit.
+            A small JSON mapping with which any process can commit or abort the transaction. None if there is nothing to
+            commit, because the rows are already visible (at-least-once).
         """
 
     def rollback(self, transaction: TransactionT) -> None:
-        """Give up a transaction whose `preCommit` did not return. *Executor, when a task failed.* Default: `sweep` will."""
+        """Abort a transaction whose `preCommit` did not return. *Executor, when a task failed.* Default: `sweep` does it."""
 
     # -- driver, any process, any number of times -------------------------------------------------------------------
 
     def identify(self) -> Mapping[str, str]:
-        """Check that the store can be used, and return which it is. *Driver, once per planning.* Default: an empty mapping.
+        """Check that the store can be used, and return its identity. *Driver, once per planning.* Default: an empty mapping.
 
         Returns
         -------
         Mapping[str, str]
-            Identity of the store (cluster id, topic id, ...), recorded with the run. While entries are unsettled a
-            run whose store has another identity is refused.
+            The identity of the store (cluster id, topic id, ...), which the journal records with the run. While transactions
+            are not settled, a store with another identity is refused.
 
         Raises
         ------
-        OptionError, StoreError
-            Unreachable, unknown topic, missing rights: before the first row is read.
+        OptionError
+            An option does not fit the store.
+        StoreError
+            The store is unreachable, the target does not exist, or a right is missing. No row was read yet.
         """
         return {}
 
     addressOptions: Collection[str] = ()
-    """The options that name the target, in lower case. While they stay, the target has to be the same. None named: all."""
+    """Names of the options that address the target, in lower case; empty for all options. While their values stay the same,
+    the target has to be the same one."""
 
     def isThere(self, route: str = "") -> bool:
-        """Return whether the target, and what the sink keeps beside it, are there; change nothing. *Driver, before `identify`.*
+        """Return whether the target exists, with the data that the sink keeps beside it. *Driver, before `identify`.*
 
-        Asked if the journal has checkpoints in the store: if the target is gone, the query stops, and `identify` creates
-        nothing. `route`: of a sink that is several, one of its `routes`. Default: yes.
+        Change nothing. Called if the journal has settled checkpoints in the store. If the answer is False, the query stops
+        before `identify` could create an empty target. Default: True.
+
+        Parameters
+        ----------
+        route : str
+            One of `Routes.routes`, for a sink that combines several; otherwise empty.
         """
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
         """Return the newest checkpoint of a query that the store holds. *Driver, before a run begins and before each commit.*
 
-        The framework compares it with the journal: a store that lacks a checkpoint, or has one that the journal does not know,
-        stops the query before anything is written. So commit a checkpoint's id in one step with its rows, under the query's
-        id alone: a user may change the prefix.
+        The framework compares the id with the journal. If the store lacks a checkpoint, or has one that the journal does not
+        know, the query stops before anything is written. Therefore `commit` has to store the checkpoint's id in one step with
+        its rows. Store it under the query id, not under the prefix, because users may change the prefix.
+
+        Parameters
+        ----------
+        queryId : str
+            As in `TransactionContext`.
+        route : str
+            One of `Routes.routes`, for a sink that combines several; otherwise empty.
 
         Returns
         -------
         int or None
-            0 if it holds none. None (the default) if it keeps no ids: then nothing is compared.
+            0 if the store holds no checkpoint. None (the default) if it keeps no ids; then nothing is compared.
         """
         return None
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
-        """Commit the handles: on return all are committed, now or earlier. *Driver, any process, any number of times.*
+        """Commit the handles; skip those that are already committed. *Driver, any process, any number of times.*
+
+        When the method returns, all handles are committed.
 
         Raises
         ------
         TransactionLostError
-            Those handles never will be committed. Of the others any may be: they are asked about again.
+            The handles in the error can never be committed. The framework inspects the other handles again.
         Exception
-            Anything else: unknown; it is called again with the same arguments.
+            Any other error means that the outcome is unknown: the method is called again with the same arguments.
         """
 
     @abstractmethod
     def abort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
-        """Abort the handles; return those that are committed. *Driver; repeatable.*
+        """Abort the handles; return those that were already committed. *Driver; repeatable.*
 
-        All others can never be committed from now on.
+        The other handles can never be committed afterwards.
         """
 
     def inspect(self, handles: Sequence[HandleT]) -> Sequence[HandleState]:
-        """Return the state of each, in order, with one question to the store for all. *Driver.* Default: prepared, for ever."""
+        """Return the state of each handle, in order, with one request for all. *Driver.* Default: prepared, without a limit."""
         return [HandleState(Outcome.PREPARED) for _ in handles]
 
     @abstractmethod
     def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
-        """Abort open and prepared transactions under our prefix that `known` does not name; return how many. *Driver.*
+        """Abort open and prepared transactions under our prefix that are not in `known`; return how many. *Driver.*
 
-        A driver that was superseded may sweep late. If your store can't abort in one step against a commit of the same
-        transaction (files), touch only transactions that `before` ends: these are never committed.
+        A driver that was replaced may still call this method late. If an abort and a commit of one transaction can overlap
+        in your store (files, for example), abort only transactions for which `before.ends` is true: no driver commits these.
         """
 
 
@@ -240,5 +257,5 @@ def restorable(sink: TwoPhaseCommitSink[Any, Any]) -> Restorable:
         ``NOT_RESTORABLE``
     """
     if not isinstance(sink, Restorable):
-        raise StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
+        raise StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it can't undo its commits")
     return sink

@@ -29,22 +29,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CheckpointHistory:
-    """The record of one checkpoint in the journal, and how long it took.
+    """The record of one checkpoint in the journal, and how long it took; listeners get it.
 
     Parameters
     ----------
     id : int
-        Number of its decision in the journal; if none was taken, of the entry that says so.
+        The number of its decision in the journal; if it was not decided, of the entry that records this.
     status : CheckpointState
     batches : Sequence[int]
         Its micro-batches.
     reason : str
-        Why it was closed (a member's name of `ClosingReason`), or why it failed (of `CheckpointFailureReason`); empty if
-        an older version wrote the entry.
+        Why it was closed (a name of `ClosingReason`) or why it failed (a name of `CheckpointFailureReason`). Empty if an older
+        release wrote the entry.
     sentence : str
         The reason in words.
     detail : str
-        Of a failure: the error.
+        The error, if it failed.
     barrier : int or None
         When the source made its barrier; None if no barrier closed it, or there was no decision.
     prepared : int or None
@@ -54,24 +54,24 @@ class CheckpointHistory:
     committed : int or None
         When all of its rows were visible.
     failed : int or None
-        When it was declined or given up.
+        When it was declined or aborted.
     preparing_ms, deciding_ms, committing_ms : int or None
         From the barrier until all was prepared, from then until the decision, from the decision until all was visible.
     rows, bytes, handles : int
-        Not counted of a failure: 0.
+        Their numbers; 0 for a failed checkpoint.
     output : Mapping[str, Any]
         Where its rows are, as its sink reports: an offset for each partition, a version of a table.
     hooks : Sequence[str]
         Identifiers of the hooks whose states it keeps.
     subsumes : Sequence[int]
-        Micro-batches whose own checkpoint had been declined, and which this one took in.
+        Micro-batches that this checkpoint took over from declined checkpoints.
     subsumed_by : int or None
-        Of a declined one: the checkpoint that took its micro-batch in.
+        For a declined checkpoint: the checkpoint that took over its micro-batch.
     routes : Mapping[str, int]
-        Of a sink that is several: rows of each.
+        Rows of each route, for a sink that combines several.
     cut : Mapping[str, Any] or None
-        Of a query that follows other queries' barriers: the newest that it contains (`lineage`), whether it contains nothing
-        behind them (`exact`), and how many milliseconds the marks of each channel `waited` for those of others.
+        For a query that follows other queries' barriers: the newest barriers that it contains (`lineage`), whether it contains
+        no row after them (`exact`), and how many milliseconds the marks of each channel `waited` for the marks of others.
     """
 
     id: int

@@ -14,7 +14,12 @@ ONE: Final[Sequence[str]] = ("",)
 
 
 class Options(Mapping[str, str]):
-    """Options as the engine passes them: keys are case-insensitive, values are strings."""
+    """A sink's options as Spark passes them: keys are case-insensitive, values are strings.
+
+    Parameters
+    ----------
+    options : Mapping[str, str]
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {key.lower(): value for key, value in options.items()}
@@ -40,28 +45,28 @@ class Options(Mapping[str, str]):
 
 
 class Outcome(str, enum.Enum):
-    """State of a handle at its store."""
+    """State of a handle at its store: prepared, committed, lost or unknown."""
 
     PREPARED = "prepared"
     COMMITTED = "committed"
     LOST = "lost"
-    """It can't be committed whole: it was given up, or the store still calls it open and a part of it is gone."""
+    """It can't be committed completely: it was aborted, or the store still reports it as open but a part of it is gone."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class HandleState:
-    """One handle's state at the store.
+    """The state of one handle at the store, as `TwoPhaseCommitSink.inspect` returns it.
 
     Parameters
     ----------
     outcome : Outcome
     seconds_left : float or None
-        For `PREPARED`: seconds until the store gives the transaction up; None if it never does.
+        For `PREPARED`: seconds until the store aborts the transaction; None if it never does.
     margin : float
-        For `PREPARED`: seconds that must be left for a decision to be taken.
+        For `PREPARED`: a checkpoint is decided only if more than this number of seconds is left.
     evidence : str
-        How it is known, in a few words; goes into the journal with a verdict.
+        How the sink knows this, in a few words. The journal records it with a verdict.
     """
 
     outcome: Outcome
@@ -71,22 +76,24 @@ class HandleState:
 
     @property
     def ready(self) -> bool:
-        """True when a decision may rest on it."""
+        """True if a checkpoint with this handle may be decided."""
         return self.outcome is Outcome.PREPARED and (self.seconds_left is None or self.seconds_left > self.margin)
 
 
 @dataclass(frozen=True)
 class Cutoff:
-    """A point in a query's life: nothing that began before it can be decided any more, unless it is decided already.
+    """A point in a query's life: transactions that began before it are over, unless a checkpoint has decided them.
+
+    No driver will ever commit a transaction that is over, so `TwoPhaseCommitSink.sweep` can abort it safely.
 
     Parameters
     ----------
     queryId : str
         As in `TransactionContext`.
     run : int
-        Transactions of earlier runs are over.
+        All transactions of earlier runs are over.
     batch : int
-        Of this run, those of earlier micro-batches are over.
+        Transactions of this run that belong to earlier micro-batches are over.
     """
 
     queryId: str
@@ -94,7 +101,7 @@ class Cutoff:
     batch: int
 
     def ends(self, queryId: str, run: int, batch: int) -> bool:
-        """Return whether a transaction of that query, run and micro-batch is over."""
+        """Return whether a transaction of this query, run and micro-batch is over."""
         return queryId == self.queryId and (run, batch) < (self.run, self.batch)
 
 
@@ -102,22 +109,23 @@ class Cutoff:
 class TransactionContext:
     """The task for which `beginTransaction` opens a transaction. *Made on an executor, once per task.*
 
-    A store whose names must be a bounded set makes them from `prefix`, `partitionId` and `taskAttemptId`; one
-    whose names must be new for ever (PostgreSQL gids, files) takes `nonce` in.
+    Use the fields to name the transaction. If the number of names has to be bounded, use `prefix`, `partitionId` and
+    `taskAttemptId`. If names must never repeat (PostgreSQL gids, files), include `nonce`.
 
     Parameters
     ----------
     queryId : str
-        The query's, with a suffix if the location is a copy that was adopted.
+        The id of the query; with a suffix if the location is an adopted copy.
     batchId, partitionId, taskAttemptId : int
+        Spark's numbers of the micro-batch, the partition and the task attempt.
     prefix : str
-        The option ``transactionalIdPrefix``.
+        The value of the option ``transactionalIdPrefix``.
     nonce : str
         16 hexadecimal digits that no other transaction has.
     run : int
-        The driver's claim on the location; grows with every claim.
+        The number of the driver's claim on the location; every later claim has a higher number.
     route : str
-        Of a sink that is several: for which of them; else empty.
+        One of `Routes.routes`, for a sink that combines several; otherwise empty.
     """
 
     queryId: str

@@ -64,4 +64,4 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
 def unchanged(found: Ledger, position: int) -> None:
     """Check that the journal has not grown since it was shown."""
     if found.position != position:
-        raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)
+        raise LocationError("LOCATION_BUSY", reason="another process has added to its journal", position=position)

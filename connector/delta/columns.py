@@ -126,7 +126,7 @@ def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
         if wrong:
             column = f"{within}{field.name}"
             reason = (
-                f"Delta's writers refuse the column {column!r}, as its name has {' '.join(map(repr, wrong))}: rename it"
+                f"Delta's writers refuse the column {column!r}, whose name has {' '.join(map(repr, wrong))}: rename it"
             )
             raise _mismatch(reason, column=column)
         check_names(inner_fields(field.type), f"{within}{field.name}.")

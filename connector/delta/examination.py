@@ -26,7 +26,7 @@ def try_out(settings: WriteOptions) -> Iterator[Finding]:
         table = folder.open()
         yield good("table", f"{path} is at version {table.version()}, with {len(table.schema().fields)} columns")
     else:
-        yield good("table", f"{path} is no table yet: the query's first start creates it")
+        yield good("table", f"{path} is not a table yet: the query's first start creates it")
     step, folder = "written", TableFolder(replace(settings, path=nearest(path) if settings.local else path))
     try:
         folder.put(PROBE, b"1")

@@ -29,31 +29,31 @@ def idempotent_merge(
 ) -> None:
     """MERGE a micro-batch into a Delta table exactly once. *Called on the driver, in ``foreachBatch``.*
 
-    delta-spark runs it, so everything that its MERGE does is there: updates, deletes, change data feed, deletion vectors.
-    The app transaction is in the same commit as the rows, so a micro-batch that is replayed is skipped as a whole. It is set in
-    a copy of the session, so what other threads write meanwhile is no part of it.
+    delta-spark runs the MERGE, so all of its features work: updates, deletes, change data feed, deletion vectors. The commit
+    contains Delta's transaction id (``txnAppId``, ``txnVersion``) together with the rows. So Delta skips a replayed micro-batch
+    as a whole. The id is set in a copy of the session, so writes of other threads are not affected.
 
     Parameters
     ----------
     source : DataFrame
-        The micro-batch; in `condition` and `clauses` its alias is ``source``.
+        The micro-batch; its alias in `condition` and `clauses` is ``source``.
     target : str
-        Path, or name in the catalog, of a table that exists; its alias is ``target``.
+        Path or catalog name of an existing table; its alias is ``target``.
     condition : str
-        When a row of the one matches a row of the other.
+        SQL condition under which a source row matches a target row.
     clauses : Callable[[DeltaMergeBuilder], DeltaMergeBuilder]
-        Adds ``whenMatched...`` and ``whenNotMatched...``.
+        Adds the ``whenMatched...`` and ``whenNotMatched...`` clauses.
     version : int
-        The batch id.
+        The batch id that ``foreachBatch`` passes.
     app : str, optional
-        The writer's name: each version of one app is merged once. By default the streaming query's id: a new query starts its
-        batch ids at 0 again, so two queries must never share one. Two merges of one micro-batch into one table need one
-        each: the second would be taken for a repetition of the first.
+        The name of the writer; each version of one app is merged once. The default is the id of the streaming query. Two
+        queries must not share an app, because each counts its batch ids from 0. If you merge one micro-batch twice into one
+        table, give each merge its own app: otherwise Delta skips the second merge as a repetition.
 
     Raises
     ------
     OptionError
-        Outside ``foreachBatch`` without `app`; without the package delta-spark.
+        ``MISSING_OPTION``: outside ``foreachBatch``, `app` is needed. ``MISSING_PACKAGE``: delta-spark is not installed.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def idempotent_merge(
     session = source.sparkSession
     app = app or internals.streaming_query(session)
     if not app:
-        reason = "outside of foreachBatch, a name that no other job has"
+        reason = "outside foreachBatch, it has to be a name that no other job uses"
         raise OptionError("MISSING_OPTION", owner="idempotent_merge", option="app", reason=reason)
     # The app transaction is a setting of a session, and no other thread's commit may carry it.
     own = internals.cloned(session)

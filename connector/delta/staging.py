@@ -90,7 +90,7 @@ class Notes:
                 continue
             except UNFIT as error:
                 log.warning(
-                    "%s/%s/%s is damaged (%s), and left alone: VACUUM deletes the files of its transaction if it has ended",
+                    "%s/%s/%s is damaged (%s), so it stays: after the transaction has ended, VACUUM deletes its files",
                     *(self._folder.uri, self._place, name, error),
                 )
                 continue

@@ -41,12 +41,12 @@ WRITE_OPTIONS = OptionTable(
             "Columns by which a new table is partitioned. (Spark does not pass writeStream.partitionBy to a Python sink.) "
             "An existing table keeps its own.",
         ),
-        Option("mergeSchema", False, as_bool, "true adds columns to the table that it does not have yet."),
+        Option("mergeSchema", False, as_bool, "true adds the query's new columns to the table."),
         Option(
             "targetFileSizeMb",
             128,
             as_positive_int,
-            "A task begins a new file when the one that it writes has about this size, in megabytes.",
+            "Approximate size of a data file in megabytes. A task begins a new file when the present one has reached it.",
         ),
         Option("compression", "snappy", as_str, "Parquet's compression: snappy, zstd, gzip, lz4 or none."),
     ),
@@ -99,7 +99,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     if parsed["compression"].lower() not in ("snappy", "zstd", "gzip", "lz4", "none"):
         raise WRITE_OPTIONS.invalid("compression", parsed["compression"], "snappy, zstd, gzip, lz4 or none")
     if parsed["deliveryGuarantee"] != "exactly-once":
-        expectation = "exactly-once, as its commits are whole checkpoints either way"
+        expectation = "exactly-once, because each commit to the table is a whole checkpoint"
         raise WRITE_OPTIONS.invalid("deliveryGuarantee", parsed["deliveryGuarantee"], expectation)
     return WriteOptions(
         path=_canonical(parsed["path"]),

@@ -52,7 +52,9 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
         run = recorded_run(ledger)
         if ledger.rewinding is not None:
             yield problem(
-                "location", "A rewind of it is not done: a query that starts stops.", "barrier recover LOCATION"
+                "location",
+                "A rewind of this location is not finished: a query that starts here stops immediately.",
+                "barrier recover LOCATION",
             )
         with naming_secrets(run, given):
             sink = recorded_sink(run, location, given)
@@ -131,7 +133,7 @@ def _check_sink(
         yield good("options", "as they should be")
         if isinstance(sink, Examines):
             sink.checkStart(prefix)
-        yield good("sink", f"{sink.name()}: everything that it needs at its start is there")
+        yield good("sink", f"{sink.name()}: it finds everything that it needs at its start")
         if isinstance(sink, Examines):
             yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
             yield from sink.tryOut()
@@ -156,7 +158,9 @@ def _check_source(options: Mapping[str, str]) -> Iterator[Finding]:
         partitions = reader.partitions(checked.subscription)
         topics = sorted({partition.topic for partition in partitions})
         if not topics:
-            yield problem("topic", "No topic matches subscribePattern.", "Check the pattern: it matches whole names.")
+            yield problem(
+                "topic", "No topic matches subscribePattern.", "Check the pattern: it has to match whole names."
+            )
             return
         reader.latest(partitions)
         yield good("topic", ", ".join(topics))

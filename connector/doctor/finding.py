@@ -20,11 +20,11 @@ CHECKS: Final = {
     "unclean-election": "a topic that may lose acknowledged rows in an election",
     "message-size": "a topic that takes smaller rows than the brokers' default",
     "prefix": "transactional ids that another query uses",
-    "open-transactions": "readers that an open transaction holds back now",
+    "open-transactions": "consumers that an open transaction blocks now",
     "retention": "rows that may expire while the query is stopped",
     "location": "a location that has moved, is a copy, or has a rewind that is not done",
-    "table": "a table that needs more of its writers than the sink can do, or in whose folder it can't write",
-    "database": "a database that can't be reached, that may lose what it has committed, or that refuses rows at their commit",
+    "table": "a table that needs features that the sink does not have, or whose folder it can't write to",
+    "database": "a database that can't be reached, may lose committed rows, or refuses rows at their commit",
     "registry": "a Schema Registry that does not answer, refuses the login, or has no schema that can be decoded",
     "store": "a checkpoint store that does not arbitrate between two drivers, or can't be written",
     "clock": "a clock that differs from the store's",
@@ -32,7 +32,7 @@ CHECKS: Final = {
     "python": "a release of Python that is not supported",
     "java": "a release of Java that is not supported, or none",
     "spark": "a release of PySpark that is not supported, or none",
-    "clients": "client libraries with which rows take the slower way",
+    "clients": "client libraries with which reading or writing is slower",
 }
 """Every check of the doctor, and what it finds. A sink's own `examine` may have others."""
 

@@ -24,11 +24,11 @@ def check_readers(admin: KafkaAdmin, topic: str) -> Finding:
     if view.denied:
         return unknown("open-transactions", f"This user may not read {topic}.")
     if not view.held:
-        return good("open-transactions", f"{topic} holds no reader back")
+        return good("open-transactions", f"{topic} blocks no consumer")
     names = sorted({holder.shown_name for each in view.held for holder in each.holders})
     return warning(
         "open-transactions",
-        f"{len(view.held)} partitions of {topic} hold read_committed readers back: {', '.join(names[:5])}.",
+        f"{len(view.held)} partitions of {topic} block read_committed consumers: {', '.join(names[:5])}.",
         f"barrier transactions explain {topic} LOCATION...",
     )
 
@@ -41,9 +41,9 @@ def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[
         right = missing_right("READ", f"topic {', '.join(denied)}")
         yield problem("rights", right.message, "", right.condition)
     elif None in allowed.values():
-        yield unknown("rights", "The brokers do not say what this user may do.")
+        yield unknown("rights", "The brokers do not report the rights of this user.")
     else:
-        yield good("rights", "all that the source needs")
+        yield good("rights", "the source has all rights that it needs")
     for topic in topics:
         settings = admin.settings_of(TOPIC, topic, ["retention.ms", "retention.bytes", "cleanup.policy"])
         if settings is None:

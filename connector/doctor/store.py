@@ -66,6 +66,6 @@ def _clock(ahead: float) -> Finding:
     return warning(
         "clock",
         f"The store's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's: times in the journal "
-        "and in reports do not fit together.",
+        "and in reports will not match.",
         "Synchronise both with NTP.",
     )

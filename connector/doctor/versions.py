@@ -52,7 +52,7 @@ def _java() -> Finding:
         return unknown("java", f"{program} does not name its release.", "Spark needs Java 17 or 21.")
     if int(found[1]) in JAVA:
         return good("java", f"Java {found[1]}")
-    return warning("java", f"Java {found[1]}", "Use Java 17 or 21: nothing else was tried.")
+    return warning("java", f"Java {found[1]}", "Use Java 17 or 21: other versions are not tested.")
 
 
 def _spark() -> Finding:
@@ -73,7 +73,7 @@ def _clients() -> Finding:
     if native_library() is None:
         return warning(
             "clients",
-            f"{releases}: rows take the way through Python objects, which is slower",
+            f"{releases}: rows go through Python objects, which is slower",
             "Use confluent-kafka 2, and unset BARRIER_KAFKA_OBJECTS.",
         )
     if native_columns() is None:

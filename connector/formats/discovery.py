@@ -67,7 +67,7 @@ def _allowed_here() -> Iterator[str]:
 def _sink(path: str) -> SinkType:
     found = _imported(path)
     if not _is_sink(found):
-        raise OptionError("UNKNOWN_SINK", sink=path, reason="it is no subclass of TwoPhaseCommitSink", recorded=path)
+        raise OptionError("UNKNOWN_SINK", sink=path, reason="it is not a subclass of TwoPhaseCommitSink", recorded=path)
     return found
 
 

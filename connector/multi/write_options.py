@@ -28,9 +28,7 @@ def _as_names(text: str) -> tuple[str, ...]:
                 f"names of sinks with commas between: up to 32 of a to z, digits and _ each, and none of {', '.join(_TAKEN)}"
             )
         if hides_value(f"{name}.format") or leads_out(f"{name}.format", ""):
-            raise ValueError(
-                f"another name than {name}: options that begin with it would be taken for secrets or addresses"
-            )
+            raise ValueError(f"another name than {name}: options that begin with it look like secrets or addresses")
     return names
 
 
@@ -57,14 +55,15 @@ WRITE_OPTIONS = OptionTable(
             "sinks",
             REQUIRED,
             _as_names,
-            "The names that you give the sinks, with commas between: orders,audit. The options of each begin with its name.",
+            "Your names for the sinks, separated by commas: orders,audit. The options of a sink begin with its name: "
+            "orders.topic.",
         ),
         Option(
             "routeColumn",
             None,
             as_str,
-            "The column that says which sinks get a row: a name, or an array of names; null for all. Without it each sink "
-            "gets every row.",
+            "The column that names the sinks for a row: one name, or an array of names; null for all sinks. Without this "
+            "option, each sink gets every row.",
         ),
     ),
     passthrough_prefixes=(),
@@ -83,7 +82,8 @@ OF_EACH = OptionTable(
             "columns",
             None,
             _as_projection,
-            'The columns that it gets, or with other names: {"value": "payload"}; all but the routeColumn by default.',
+            'Columns for this sink, separated by commas, or JSON with new names: {"value": "payload"}. Default: all columns '
+            "except the routeColumn.",
         ),
     ),
     passthrough_prefixes=("",),
@@ -143,7 +143,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     )
     parsed = table.parse(options, also=HOST_OPTIONS)
     if parsed["path"] is not None:
-        raise table.invalid("path", parsed["path"], "none here: a folder is one sink's, as in orders.path")
+        raise table.invalid("path", parsed["path"], "no value here: a path belongs to one sink, as in orders.path")
     if parsed["deliveryGuarantee"] != "exactly-once":
         raise table.invalid("deliveryGuarantee", parsed["deliveryGuarantee"], "exactly-once, for all sinks")
     shared = {key: value for key, value in given.items() if key in _OF_THE_QUERY}
@@ -159,7 +159,7 @@ def _sink(name: str, passthrough: Mapping[str, str], shared: Mapping[str, str]) 
             reason = f"it is for the whole query: set it without {name}."
             raise OptionError("FORBIDDEN_OPTION", owner=NAME, option=f"{name}.{key}", reason=reason)
     if "format" not in own:
-        reason = f"which format the sink {name} is, as in 2pc-kafka"
+        reason = f"the format of the sink {name}, such as 2pc-kafka"
         raise OptionError("MISSING_OPTION", owner=NAME, option=f"{name}.format", reason=reason)
     try:
         parsed = OF_EACH.parse(own)

@@ -25,27 +25,27 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointListener:
-    """A listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.listen`.
+    """Base class for a listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.listen`.
 
-    *Called in the user's driver program, in a thread of Spark's events; each event once, in order.* An error that
-    a method raises is logged, and affects neither the query nor the next event. A listener can't influence a checkpoint: to
-    take part in one, write a `barrier_kafka.CheckpointHook`.
+    *Called in the user's driver program, in a thread of Spark's events; each event once, in order.* If a method raises,
+    the error is logged; the query and later events are not affected. A listener can't change a checkpoint. To save your own
+    state with checkpoints, write a `barrier_kafka.CheckpointHook`.
     """
 
     def onCheckpointCompleted(self, checkpoint: CheckpointHistory) -> None:
-        """React to a completed checkpoint: all of its rows are visible."""
+        """Handle a completed checkpoint: all of its rows are visible."""
 
     def onCheckpointFailed(self, checkpoint: CheckpointHistory) -> None:
-        """React to a checkpoint that failed before its decision, or became void: its rows are written again."""
+        """Handle a checkpoint that failed before its decision, or is void: its rows are written again."""
 
     def onCheckpointDeclined(self, checkpoint: CheckpointHistory) -> None:
-        """React to a checkpoint that could not be decided: its rows wait for the next one."""
+        """Handle a checkpoint that could not be decided: its rows wait for the next checkpoint."""
 
     def onCheckpointSubsumed(self, checkpoint: CheckpointHistory) -> None:
-        """React to a declined checkpoint whose rows another one (`CheckpointHistory.subsumed_by`) has just completed."""
+        """Handle a declined checkpoint whose rows a later one (`CheckpointHistory.subsumed_by`) has completed."""
 
     def onRestored(self, restored: Restored) -> None:
-        """React to a run of the query that began after an earlier checkpoint."""
+        """Handle the start of a new run that continues from an earlier checkpoint."""
 
 
 class Listening:
@@ -71,7 +71,7 @@ class Listening:
         self._open = {checkpoint.id for checkpoint in ledger.unsettled()}
 
     def poll(self) -> int:
-        """Read the journal, report what is new, and return the number of events. Works without Spark's events, too."""
+        """Read the journal, report new events, and return how many there were. It works without Spark's events."""
         with self._lock:
             if self._stopped:
                 return 0
@@ -162,30 +162,31 @@ def listen(
     Parameters
     ----------
     spark : SparkSession
-        The session in which the query runs (a classic one: with Spark Connect, call `Listening.poll` where the location can
-        be read).
+        The session in which the query runs. With Spark Connect, create a `Listening` where the location can be read, and
+        call its ``poll()``.
     checkpointLocation : str
-        The query's, as set on its writer.
+        The query's checkpoint location, as set on its writer.
     listener : CheckpointListener
     since : int, optional
-        Report also what happened earlier, after this number (of a `CheckpointHistory.id`, as a former driver kept it; 0 for
-        all that the journal keeps). Default: what happens from now on.
+        The id of the last checkpoint that your program has handled (`CheckpointHistory.id`): later events are reported as
+        well. 0 reports everything that the journal keeps. By default, only new events are reported.
 
     Returns
     -------
     Listening
-        With ``poll()``, to look now, and ``stop()``.
+        Its ``poll()`` reports new events immediately; its ``stop()`` ends the reports.
 
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``: the location is on a store that has none.
+        ``NO_EXCLUSIVE_CREATE``: the store of the location can't create a file exclusively.
     JournalError
+        The journal can't be read.
 
     Notes
     -----
-    Each `Listening` gets an event once. The journal keeps the last completed checkpoints
-    (``retainedCheckpoints``) and 50 failures: of more than that between two of Spark's events only the last are reported.
+    Each event is reported once. The journal keeps ``retainedCheckpoints`` completed checkpoints and 50 failures. If more
+    happen between two of Spark's events, only the last ones are reported.
 
     Examples
     --------

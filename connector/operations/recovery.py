@@ -81,9 +81,9 @@ class Recovery:
     Parameters
     ----------
     committed : bool
-        What was prepared is committed, and nothing is open.
+        All prepared rows are committed, and no transaction is open.
     batch : int or None
-        The query went back: it goes on after this micro-batch.
+        The query was rewound, and continues after this micro-batch.
     deleted : Sequence[str]
         The temporary files of a first micro-batch, with which Spark would have started no query.
     """
@@ -99,8 +99,12 @@ class Recovery:
         if self.deleted:
             return f"temporary files of a first start are deleted ({', '.join(self.deleted)})"
         if self.batch is not None:
-            return f"it went back, and goes on after micro-batch {self.batch}"
-        return "what was prepared is committed, and nothing is open" if self.committed else "there was nothing to do"
+            return f"the query was rewound, and continues after micro-batch {self.batch}"
+        return (
+            "all prepared rows are committed, and no transaction is open"
+            if self.committed
+            else "there was nothing to do"
+        )
 
 
 def recover(
@@ -132,7 +136,9 @@ def recover(
     if torn is not None:
         with exclusive_access(location):
             delete_after(location, torn - 1)
-        log.warning("%s: offsets/%d was torn, and is deleted: nothing was decided of it", location.path, torn)
+        log.warning(
+            "%s: offsets/%d was damaged. It is deleted, because its micro-batch was not decided", location.path, torn
+        )
     must_go_back = go_back or ledger.rewinding is not None or out_of_step(ledger, logs)
     if not must_go_back and _commit(location, run, given):
         return Recovery(committed=True)
@@ -150,7 +156,7 @@ def _clean(location: CheckpointLocation, upkeep: Upkeep, query_stopped: bool) ->
         raise LocationError(
             "NO_JOURNAL",
             location=location.path,
-            reason=f"Spark has committed micro-batch {committed} there, and the journal would have it",
+            reason=f"Spark has committed micro-batch {committed} there, so the journal should have it",
         )
     return first_start.clean(location, upkeep.is_alive, query_stopped)
 
@@ -168,12 +174,12 @@ def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, st
     try:
         _close(location, run, given)
     except UndecidedCommitError as problem:  # the rewind stops at it too, and `barrier resolve` lists it from then on
-        log.warning("%s has to go back: %s", location.path, problem)
+        log.warning("%s has to be rewound: %s", location.path, problem)
         return False
     except TwoPhaseCommitError as problem:
         if failure_of(problem).remedy is not Remedy.REWIND:
             raise
-        log.warning("%s has to go back: %s", location.path, problem)
+        log.warning("%s has to be rewound: %s", location.path, problem)
         return False
     return True
 
@@ -213,5 +219,5 @@ def _go_back(
             return None
         finally:
             sink.close()
-    log.warning("%s went back: the query goes on after micro-batch %d", location.path, batch)
+    log.warning("%s was rewound: the query continues after micro-batch %d", location.path, batch)
     return batch

@@ -52,22 +52,30 @@ def _number(text: str) -> float:
 
 
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
-    "fixed-delay.attempts": ("attempts", as_version, "Restarts in all."),
-    "fixed-delay.delay": ("delay", _seconds, "Between a failure and the next start."),
-    "failure-rate.max-failures-per-interval": ("max_failures", as_version, "One more gives up."),
-    "failure-rate.failure-rate-interval": ("interval", _seconds, "In which failures are counted."),
-    "failure-rate.delay": ("delay", _seconds, "Between a failure and the next start."),
+    "fixed-delay.attempts": ("attempts", as_version, "Total number of restarts."),
+    "fixed-delay.delay": ("delay", _seconds, "Delay before each restart."),
+    "failure-rate.max-failures-per-interval": ("max_failures", as_version, "With one failure more, the query ends."),
+    "failure-rate.failure-rate-interval": ("interval", _seconds, "Interval in which failures are counted."),
+    "failure-rate.delay": ("delay", _seconds, "Delay before each restart."),
     "exponential-delay.initial-backoff": ("initial", _seconds, "The first delay."),
     "exponential-delay.max-backoff": ("maximum", _seconds, "The longest delay."),
-    "exponential-delay.backoff-multiplier": ("multiplier", _number, "Of each delay to the one before."),
-    "exponential-delay.reset-backoff-threshold": ("reset_after", _seconds, "A life as long as this resets the delay."),
-    "exponential-delay.jitter-factor": ("jitter", _number, "The part of a delay by which it varies, at random."),
+    "exponential-delay.backoff-multiplier": (
+        "multiplier",
+        _number,
+        "Factor by which each delay is longer than the one before.",
+    ),
+    "exponential-delay.reset-backoff-threshold": (
+        "reset_after",
+        _seconds,
+        "After a run of this length, the next delay is the first one again.",
+    ),
+    "exponential-delay.jitter-factor": ("jitter", _number, "Largest random change of a delay, as a fraction of it."),
 }
 """For each key: the field of its strategy, its parser, its meaning."""
 
 
 def _table(named: Callable[[str], str]) -> OptionTable:
-    options = [Option(named(TYPE), "exponential-delay", _name, "Which strategy.")]
+    options = [Option(named(TYPE), "exponential-delay", _name, "The restart strategy.")]
     options += [Option(named(f"restart-strategy.{key}"), None, parse, doc) for key, (_, parse, doc) in _FIELDS.items()]
     return OptionTable("restart strategy", options, passthrough_prefixes=())
 

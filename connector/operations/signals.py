@@ -16,26 +16,26 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopWish:
-    """Whether the query is to stop, and how urgently. Can be asked from any thread, and from a signal handler."""
+    """Request to stop a query under `supervise`, from any thread or from a signal handler."""
 
     def __init__(self) -> None:
         self._times = 0  # no lock, no event: a signal handler could meet its own thread in there
         self._requested = False
 
     def ask(self) -> None:
-        """Ask once to stop well, twice to stop now."""
+        """Request a stop: the first call stops at a final checkpoint, a second call stops immediately."""
         self._times += 1
 
     def request(self) -> None:
-        """Ask to stop well, as ``barrier stop`` does in the journal. Repeated requests never become urgent."""
+        """Request a stop at a final checkpoint, as ``barrier stop`` does. A repeated request is not more urgent."""
         self._requested = True
 
     def asked(self) -> bool:
-        """Return whether to stop at a final checkpoint."""
+        """Return whether a stop was requested."""
         return self._requested or self._times > 0
 
     def forced(self) -> bool:
-        """Return whether to stop without waiting for a final checkpoint."""
+        """Return whether the query should stop without waiting for a final checkpoint."""
         return self._times > 1
 
 

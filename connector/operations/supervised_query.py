@@ -44,44 +44,44 @@ def supervise(
     single_driver: bool = False,
     wish: StopWish | None = None,
 ) -> None:
-    """Keep a query running, and return when it was stopped well. *Called in the user's driver program.*
+    """Keep a query running: restart it after failures, and return after a graceful stop. *Called in the user's driver program.*
 
-    A failed query is started again as `strategy` decides, unless no restart helps (options, rights, a replay with other
-    rows). If recovery asks for a rewind, it is done first. SIGTERM and SIGINT, `wish` and ``barrier stop`` end the query at a
-    final checkpoint: afterwards no transaction is open. A second signal, or the end of `stop_timeout`, stops it at once, and
-    what is prepared is committed then.
+    `strategy` decides when a failed query is started again. There is no restart if it can't help (wrong options, missing
+    rights, a replay with other rows). If the failure requires a rewind, `supervise` rewinds the query before the restart.
+    SIGTERM, SIGINT, `wish` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. A second signal,
+    or the end of `stop_timeout`, stops the query immediately; prepared rows are then committed.
 
     Parameters
     ----------
     start : Callable[[], StreamingQuery]
-        Builds the query and starts it; called for every life of it.
+        Builds the query and starts it; called for every start and restart.
     strategy : RestartStrategy, optional
-        From the environment by default (`connector.operations.restart_options`).
+        By default, it is read from environment variables (see docs/supervise.md).
     location : str, optional
-        The query's checkpoint location; asked of Spark by default.
+        The query's checkpoint location. By default, Spark reports it.
     options : Mapping[str, str], optional
-        The sink's options that the journal does not keep: secrets. They are needed when something is done while the query
-        does not run: a rewind, a stop that was forced or came between two runs. And those by which the checkpoint
-        location is found: ``checkpointEndpoint``, ``checkpointRegion``, ``singleDriver``.
+        Sink options that the journal does not keep (secrets). They are needed while the query does not run: for a rewind, for
+        a forced stop, or for a stop between two runs. Also the options with which the checkpoint location is found:
+        ``checkpointEndpoint``, ``checkpointRegion``, ``singleDriver``.
     stop_timeout : float
-        Seconds that the running micro-batch may take to its final checkpoint.
+        Seconds to wait for the final checkpoint after a stop was requested.
     single_driver : bool
-        Nothing else starts this query: a former driver that can't be seen from here (of another container) is gone, and what
-        it has left may be ended, or taken back.
+        True if nothing else starts this query. Then a former driver that can't be seen from here (in another container)
+        counts as dead, and its unfinished transactions are ended.
     wish : StopWish, optional
-        Asks for a stop from another thread. Signals are obeyed in the main thread only.
+        To request a stop from another thread. Signals work only if `supervise` runs in the main thread.
 
     Raises
     ------
     OptionError
-        `stop_timeout` is no number of seconds.
+        `stop_timeout` is negative or not a number.
     StreamingQueryException
-        The query's last error, if no restart helps or the strategy gives up; whatever `start` raised, and Py4J's error
-        of a JVM that is gone: the program has to be started again.
+        The query's last error, if no restart can help or the strategy allows no more restarts. Errors of `start` are raised
+        as they are, and so is Py4J's error if the JVM is gone: then start the program again.
     FencedError
-        ``DRIVER_HOLDS_STATE``: a query with state can't go back in a driver that lives on.
+        ``DRIVER_HOLDS_STATE``: a query with state can't go back while its driver is alive.
     TwoPhaseCommitError
-        What a rewind, or the end of the query, raised.
+        A rewind, or the end of the query, failed.
 
     Examples
     --------
@@ -175,7 +175,7 @@ class _Query:
         self.problem = problem
         failure = failure_of(problem)
         if internals.jvm_is_gone(problem):
-            log.error("the driver's JVM does not answer any more: the program has to be started again")
+            log.error("the driver's JVM does not answer any more: start the program again")
             return Failure(failure.condition, failure.text, Remedy.NONE)
         return failure
 
@@ -205,7 +205,7 @@ class _Query:
     def _halt(self, query: StreamingQuery, safe: bool) -> None:
         """Stop it, and wait until its tasks have ended."""
         if not safe:
-            log.warning("the query is stopped before its final checkpoint")
+            log.warning("the query is stopped now, without a final checkpoint")
         stopping = threading.Thread(target=query.stop, daemon=True)
         stopping.start()
         stopping.join(STOPS_SECONDS)

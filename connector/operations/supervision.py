@@ -137,7 +137,7 @@ class Supervision:
             found = standing(location)
         except (TwoPhaseCommitError, OSError) as problem:
             if self._complaints.due():
-                self.say(f"{location.path} can't be looked at now: {problem}")
+                self.say(f"the journal of {location.path} can't be read now: {problem}")
             return None
         self._seen = found.run.token if found.run else 0
         return found
@@ -149,7 +149,11 @@ class Supervision:
         delay = self._restarts.failed() if failure.remedy is not Remedy.NONE else None
         number = self._restarts.number
         if delay is None:
-            why = "no restart helps" if failure.remedy is Remedy.NONE else "the restart strategy gives up"
+            why = (
+                "a restart can't help"
+                if failure.remedy is Remedy.NONE
+                else "the restart strategy allows no more restarts"
+            )
             self.say(f"{why}, after {number} restarts: {failure.text}")
             return False
         self.say(f"restart {number} in {delay:.1f} s: {failure.text}")
@@ -175,7 +179,7 @@ class Supervision:
         except (TwoPhaseCommitError, OSError) as problem:
             if failure_of(problem).remedy is Remedy.NONE:
                 raise
-            self.say(f"the rewind is not done, and tried again with the next restart: {problem}")
+            self.say(f"the rewind failed, and the next restart tries it again: {problem}")
             return False
         if done:
             self.say(f"{location.path}: {done}")
@@ -188,9 +192,7 @@ class Supervision:
         location = self.location
         if location is None:
             if whole:
-                self.say(
-                    "no query was planned: what an earlier program may have left open is open until the next start"
-                )
+                self.say("no query was planned: transactions of an earlier program may stay open until the next start")
             return
         deadline = Deadline(END_SECONDS, self.clock)
         again = Retrying(
@@ -203,7 +205,7 @@ class Supervision:
         try:
             again(self._end_one, location, whole)
         except Exception as problem:
-            self.say(f"{location.path} is not ended: {without_named_secrets(str(problem))}")
+            self.say(f"{location.path} could not be ended: {without_named_secrets(str(problem))}")
             raise
 
     def _end_one(self, location: CheckpointLocation, whole: bool) -> None:
@@ -216,17 +218,18 @@ class Supervision:
         ours = any(each.driver in self._drivers for each in found.ledger.runs.values())
         if found.ledger.moved or alive or (alive is None and (found.clean or ours)):
             owner = f"run {run.token} of another driver has taken it over"
-            self.say(
-                f"{location.path}: {'the query goes on elsewhere' if found.ledger.moved else owner}; nothing is ended"
-            )
+            why = "the query was moved to another location" if found.ledger.moved else owner
+            self.say(f"{location.path}: {why}; nothing is ended here")
             return
         try:
             recover(location, self._upkeep)
         except TwoPhaseCommitError as problem:
             if found.clean and end_run(location):
-                self.say(f"everything is committed; what a task may have left open was not looked for: {problem}")
+                self.say(
+                    f"everything is committed, but open transactions of failed tasks were not searched for: {problem}"
+                )
                 return
-            self.say(f"{location.path}: micro-batches {found.prepared} are prepared, and not committed")
+            self.say(f"{location.path}: micro-batches {found.prepared} are prepared but not committed")
             raise
 
 
@@ -250,7 +253,7 @@ def record_restart(
         if journal.load().newest_run is not None:
             journal.append(fact, _anyone)
     except (TwoPhaseCommitError, OSError) as problem:
-        log.warning("why the query is started again is not in its journal: %s", problem)
+        log.warning("the reason of this restart could not be written to the journal: %s", problem)
 
 
 def _anyone(ledger: Ledger) -> None:

@@ -44,8 +44,8 @@ def _warn_of_workers(program: str | None) -> None:
     with suppress(OSError, subprocess.TimeoutExpired):
         if subprocess.run([found, "-c", search], capture_output=True, timeout=20, check=False).returncode:
             log.warning(
-                "Spark's Python workers run %s, where barrier-kafka is not installed: a query ends with \"No module named "
-                "'connector'\". Set PYSPARK_PYTHON=%s before the session is made, or install it there",
+                "Spark's Python workers run %s, where barrier-kafka is not installed: queries will fail with \"No module "
+                "named 'connector'\". Set PYSPARK_PYTHON=%s before you create the session, or install barrier-kafka there",
                 found,
                 sys.executable,
             )
@@ -57,5 +57,5 @@ def register_lost(spark: SparkSession | None) -> None:
         return
     for name, each in known_sources().items():
         if internals.knows_format(spark, name) is False:
-            log.warning("Spark does not know the format %s: it is registered in this session", name)
+            log.warning("Spark did not find the format %s, so it is now registered in this session", name)
             spark.dataSource.register(each)

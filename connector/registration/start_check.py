@@ -90,7 +90,10 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
             return problem.with_traceback(None)
         log.info("not checked before Spark starts the query: %s", problem)
     except Exception:  # the planning of the first micro-batch judges, in the Python that will write
-        log.warning("the sink can't be checked before Spark starts the query", exc_info=True)
+        log.warning(
+            "the sink can't be checked before Spark starts the query; a mistake appears in the first micro-batch",
+            exc_info=True,
+        )
     return None
 
 
@@ -144,7 +147,7 @@ def _check_first(session: SparkSession, host: HostedSink) -> None:
     if version not in (None, "1"):  # a location keeps its version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
-            path=f"What {OFFSET_LOG_VERSION} makes Spark write to {host.location.path}/offsets",
+            path=f"{host.location.path}/offsets (by {OFFSET_LOG_VERSION})",
             version=version,
             option=OFFSET_LOG_VERSION,
         )
@@ -159,7 +162,7 @@ def _position(host: HostedSink) -> str:
     try:
         return str(host.position())
     except TwoPhaseCommitError as problem:
-        log.info("the journal can't be read before Spark starts the query: %s", problem)
+        log.info("the journal can't be read before Spark starts the query, so it is not checked: %s", problem)
         return ""
 
 

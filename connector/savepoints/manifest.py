@@ -218,7 +218,7 @@ def read(path: str) -> Savepoint:
         value = json.loads(data)
         version, known = value["format"], value.pop("checksum")
     except UNFIT as error:
-        raise _damaged(folder.path, MANIFEST, f"it is no manifest ({error})") from error
+        raise _damaged(folder.path, MANIFEST, f"it is not a manifest ({error})") from error
     if version not in (1, FORMAT):
         raise LocationError("FORMAT_UNKNOWN", what=name, found=f"format {version}", known=f"formats 1 to {FORMAT}")
     if known != checksum(value):
@@ -239,7 +239,7 @@ def find(folder: str) -> list[Savepoint | LocationError]:
     except NotADirectoryError:
         names = []
     if not names and not (root.is_local and os.path.isdir(root.path)):
-        raise LocationError("SAVEPOINT_NOT_FOUND", path=root.path, reason="it is no folder")
+        raise LocationError("SAVEPOINT_NOT_FOUND", path=root.path, reason="it is not a folder")
     for name in names:
         if name[0] == "." or not root.files.exists(f"{name}/{MANIFEST}"):
             continue

@@ -119,7 +119,7 @@ class Restore:
             raise LocationError(
                 "LOCATION_NOT_EMPTY",
                 path=self._location.path,
-                reason=f"it lies in {self._origin.path}, of which the savepoint was taken, and would be deleted with it",
+                reason=f"it is inside {self._origin.path}, where the savepoint was taken, and would be deleted with it",
                 origin=self._origin.path,
             )
         self._check_partitions(self.savepoint)
@@ -189,13 +189,13 @@ class Restore:
         try:
             query, ledger = origin.query_id(), origin.journal().load()
             if origin.path == self._location.path:
-                why = "is where it is to be restored"
+                why = "is the location to restore to"
             elif not ledger.position:
-                why = "holds no journal"
+                why = "has no journal"
             elif query != savepoint.query:
-                why = f"is of another query ({query})"
+                why = f"belongs to another query ({query})"
             elif ledger.identity_suffix != self._saved.identity_suffix:
-                why = "is a copy with an identity of its own by now (`barrier adopt --no-claim`)"
+                why = "is now a copy with its own identity (`barrier adopt --no-claim`)"
             elif ledger.location not in (savepoint.location, origin.path):
                 why = f"holds the journal of {ledger.location}: the query was moved there, or this is a copy of that location"
         except (LocationError, JournalError, OSError) as problem:
@@ -211,7 +211,7 @@ class Restore:
             self.lost = LocationError(
                 "ORIGIN_UNREACHABLE",
                 origin=origin.path,
-                reason=f"went on at {self._location.path}, which is not there any more",
+                reason=f"was moved to {self._location.path}, which does not exist any more",
                 path=self._location.path,
             )
         if self.lost is not None and not self._force:

@@ -112,7 +112,7 @@ def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
 
 def _exists(folder: str) -> LocationError:
     return LocationError(
-        "LOCATION_NOT_EMPTY", path=folder, reason="it is there already, or lies in the checkpoint location"
+        "LOCATION_NOT_EMPTY", path=folder, reason="it already exists, or is inside the checkpoint location"
     )
 
 
@@ -153,8 +153,8 @@ def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, cloc
         raise LocationError(
             "SAVEPOINT_NOT_READY",
             path=place.path,
-            reason=f"micro-batches {waiting} are {'decided and not settled' if decided else 'prepared'}, and no "
-            f"checkpoint over them was settled {'before the query ended' if stopped else 'in time'}",
+            reason=f"micro-batches {waiting} are {'decided but not settled' if decided else 'prepared'}, and no "
+            f"checkpoint with them was settled {'before the query ended' if stopped else 'in time'}",
             batches=waiting,
         )
 
@@ -175,7 +175,7 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
         raise LocationError(
             "SAVEPOINT_NOT_READY",
             path=place.path,
-            reason=f"checkpoint {chosen.id if chosen else 0} is settled, and Spark has no commits/{batch}: the "
+            reason=f"checkpoint {chosen.id if chosen else 0} is settled, but Spark has no commits/{batch}: the "
             "query died in between",
             batches=[batch],
         )

@@ -58,43 +58,45 @@ def decode_avro(
     mode: Literal["FAILFAST", "PERMISSIVE", "ERRORS"] = "FAILFAST",
     position: Sequence[Column | str] | None = None,
 ) -> Column:
-    """Decode Avro to a column with the subject's schema.
+    """Decode Avro records in the Schema Registry's wire format to a column with the schema of a subject.
 
-    The registry is asked for the schema now, and the column keeps it as long as the query runs. Executors ask for each schema
-    that records were written with, once, and resolve every record to the column's by Avro's rules.
+    The driver gets the schema from the registry when you call this function, and the query keeps it while it runs. Executors
+    get each schema with which records were written, once. They convert every record to the column's schema by Avro's rules.
 
     Parameters
     ----------
     column : Column or str
-        Binary: ``value``, or ``key``.
+        A binary column, such as ``value`` or ``key``.
     registry : Mapping[str, Any]
         Settings of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
-    topic, record, key
-        Parts of the subject's name, see `subject_name`.
+    topic, record : str, optional
+        Name the subject: ``topic`` stands for ``<topic>-value``, ``record`` for ``<record>``, both for ``<topic>-<record>``.
+    key : bool
+        With `topic` alone: True for the subject ``<topic>-key``.
     subject : str, optional
-        The name itself.
+        The full name of the subject, instead of `topic` and `record`.
     version : int or "latest"
-        The subject's version.
+        The version of the subject.
     mode : {"FAILFAST", "PERMISSIVE", "ERRORS"}
-        The handling of a record that can't be decoded: FAILFAST fails the query (and names topic, partition and offset if
-        `position` is given); PERMISSIVE returns null; with ERRORS the column is ``struct<value, error>``, and `error` has the
-        reason.
+        How to handle a record that can't be decoded. FAILFAST fails the query; the error names the record if `position` is
+        given. PERMISSIVE returns null. ERRORS makes the column ``struct<value, error>``, with the reason in ``error``.
     position : Sequence[Column or str], optional
-        The columns of topic, partition and offset: ``("topic", "partition", "offset")``.
+        The columns with the topic, partition and offset of a record: ``("topic", "partition", "offset")``.
 
     Returns
     -------
     Column
-        Null if `column` is null.
+        The decoded values; null where `column` is null.
 
     Raises
     ------
     OptionError
         ``UNSUPPORTED_SCHEMA``, ``INVALID_OPTION``, ``MISSING_OPTION``.
     StoreError
-        ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``: now, or in a task, in any mode. ``BAD_RECORD``: in a task, in FAILFAST.
+        ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``: in this call, or in a task, in any mode. ``BAD_RECORD``: in a task, with
+        FAILFAST.
     ImportError
-        Names the extra.
+        The extra ``barrier-kafka[schema-registry]`` is not installed.
 
     Examples
     --------
@@ -130,11 +132,11 @@ def decode_json(
     mode: Literal["FAILFAST", "PERMISSIVE", "ERRORS"] = "FAILFAST",
     position: Sequence[Column | str] | None = None,
 ) -> Column:
-    """Decode JSON to a column with the subject's JSON Schema; parameters and errors as in `decode_avro`.
+    """Decode JSON records in the Schema Registry's wire format to a column with a subject's JSON Schema.
 
-    Spark's own ``from_json`` decodes it, so only the driver asks the registry. A record is bad when it is not in the wire
-    format, not JSON, or when a value is not of its column's type; other rules of the schema (required, ranges, patterns) are
-    not checked. Fields that the schema does not name are dropped; fields that a record lacks are null.
+    Parameters, result and errors are those of `decode_avro`. Spark's ``from_json`` decodes the records, so only the driver
+    needs the registry. A record is bad if it is not in the wire format, is not JSON, or has a value of a wrong type. Other
+    rules of the schema (required, ranges, patterns) are not checked. Unknown fields are dropped, and missing fields are null.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType

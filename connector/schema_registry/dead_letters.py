@@ -18,33 +18,34 @@ NO_RECORD = "the record's value is null"
 
 
 def dead_letters(rows: DataFrame, decoded: Column, *, good: str, bad: str) -> tuple[DataFrame, dict[str, str]]:
-    """Split rows into decoded ones and dead letters, for two sinks of ``2pc-multi``.
+    """Split rows into decoded rows and dead letters, for two sinks of ``2pc-multi``.
 
-    A dead letter is a row for ``2pc-kafka``: the record's own key and value, to the byte, and in its headers where it came
-    from and what is wrong, by the names that Kafka Connect gives them: ``__connect.errors.topic``, ``.partition``, ``.offset``
-    and ``.exception.message``, after the headers that it had, if `rows` has them. A record without value is a dead letter, too.
+    A dead letter is a row for ``2pc-kafka`` with the unchanged key and value of a bad record. Its headers name the record's
+    origin and the error as Kafka Connect does: ``__connect.errors.topic``, ``.partition``, ``.offset`` and
+    ``.exception.message``. They come after the record's own headers, if `rows` has headers. A record without a value is also
+    a dead letter.
 
     Parameters
     ----------
     rows : DataFrame
-        Of ``barrier-kafka``: with the columns ``key``, ``value``, ``topic``, ``partition`` and ``offset``.
+        Rows from ``barrier-kafka``, with the columns ``key``, ``value``, ``topic``, ``partition`` and ``offset``.
     decoded : Column
-        ``struct<value, error>``, as `decode_avro` and `decode_json` return it with mode ERRORS. `error` is null if the record
-        is good; `value` is a struct.
+        ``struct<value, error>``, as `decode_avro` and `decode_json` return it in mode ERRORS. ``error`` is null if the record
+        is good; ``value`` is a struct.
     good, bad : str
-        What the sinks are called.
+        Your names for the sink of decoded rows and for the sink of dead letters.
 
     Returns
     -------
     DataFrame
-        For ``writeStream.format("2pc-multi")``.
+        The frame for ``writeStream.format("2pc-multi")``.
     dict[str, str]
-        Options that it needs: ``sinks``, ``routeColumn``, and the columns of both.
+        The options that this frame needs: ``sinks``, ``routeColumn``, and the columns of both sinks.
 
     Raises
     ------
     OptionError
-        ``INVALID_OPTION``: `decoded` is of another type.
+        ``INVALID_OPTION``: `decoded` has another type.
 
     Examples
     --------

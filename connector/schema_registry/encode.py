@@ -38,44 +38,44 @@ def encode_avro(
     schema: str | Mapping[str, Any] | None = None,
     schema_id: int | None = None,
 ) -> Column:
-    """Encode a column as Avro, with one schema for all rows.
+    """Encode a column as Avro in the Schema Registry's wire format, with one schema for all rows.
 
-    The schema is the subject's (`version`), or the one of `schema_id`, or `schema`, which is registered under the subject
-    unless it is there. The registry is asked now, and never in a task.
+    Choose the schema in one of three ways: a `version` of the subject, a `schema_id`, or a `schema`, which is registered under
+    the subject if it is new. The driver contacts the registry when you call this function; tasks never do.
 
-    The column's fields are the schema's, by name, in any order; none is missing, and there is no other. Values are never
-    changed: an ``int`` becomes a ``long``, but not a ``double``, and a timestamp with microseconds is no ``timestamp-millis``.
+    The column must have exactly the fields of the schema, by name and in any order. Values are never changed: an ``int``
+    becomes a ``long``, but not a ``double``, and a timestamp with microseconds does not become a ``timestamp-millis``.
 
     Parameters
     ----------
     column : Column or str
-        As a rule a struct: ``struct("id", "amount")``.
+        Usually a struct, such as ``struct("id", "amount")``.
     registry : Mapping[str, Any]
         As in `decode_avro`.
     topic, record, subject, key
-        The subject's name, as in `decode_avro`.
+        The name of the subject, as in `decode_avro`.
     version : int or "latest"
-        The subject's version.
+        The version of the subject.
     schema : str or Mapping[str, Any], optional
-        An Avro schema, to be registered.
+        An Avro schema to register.
     schema_id : int, optional
-        The id of a schema that the registry has. Without any of the names of a subject.
+        The id of a schema in the registry. Give no subject then.
 
     Returns
     -------
     Column
-        Binary; null if `column` is null.
+        The encoded values, binary; null where `column` is null.
 
     Raises
     ------
     OptionError
         ``UNSUPPORTED_SCHEMA``, ``INVALID_OPTION``, ``MISSING_OPTION``.
     StoreError
-        ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED`` (incompatible with the subject's schemas, say).
+        ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED`` (for example, an incompatible schema).
     RowRefusedError
-        In a task: ``COLUMNS_MISMATCH`` before its first row is encoded; ``ROW_NOT_ENCODED``, with the field's name.
+        In a task: ``COLUMNS_MISMATCH`` before the first row, or ``ROW_NOT_ENCODED``, which names the field.
     ImportError
-        Names the extra.
+        The extra ``barrier-kafka[schema-registry]`` is not installed.
 
     Examples
     --------
@@ -111,11 +111,11 @@ def encode_json(
     schema: str | Mapping[str, Any] | None = None,
     schema_id: int | None = None,
 ) -> Column:
-    """Encode a column as JSON under a JSON Schema; parameters and errors as in `encode_avro`.
+    """Encode a column as JSON in the Schema Registry's wire format, with the id of a JSON Schema.
 
-    Spark's own ``to_json`` encodes it, in the JVM: fields that are null are left out, and times have six digits of a second.
-    A row with a text that is no UTF-8 fails (``ROW_NOT_ENCODED``).
-    The values are not compared with the schema, as Confluent's serializer does not by default: it only has to be one that
+    Parameters, result and errors are those of `encode_avro`. Spark's ``to_json`` encodes the rows in the JVM: it omits null
+    fields and writes times with six digits after the second. A row with text that is not UTF-8 fails (``ROW_NOT_ENCODED``).
+    Values are not validated against the schema, like in Confluent's serializer by default. The schema must be one that
     `decode_json` can read.
     """
     from pyspark.sql import functions as f
@@ -127,7 +127,7 @@ def encode_json(
     value = f.col(column) if isinstance(column, str) else column
     text = f.to_json(value, _ALL_DIGITS)
     is_changed = text.contains("\ufffd") & ~f.is_valid_utf8(value.cast("string"))  # Spark writes U+FFFD for other bytes
-    refusal = RowRefusedError("ROW_NOT_ENCODED", schema=definition.id, reason="a text in it is no UTF-8")
+    refusal = RowRefusedError("ROW_NOT_ENCODED", schema=definition.id, reason="a text in it is not UTF-8")
     encoded = f.concat(f.lit(wire_header(definition.id)), text.cast("binary"))
     return f.when(is_changed, f.raise_error(f.lit(str(refusal)))).otherwise(encoded)
 

@@ -123,7 +123,7 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
         if not ledger.position:
             if has_begun(location):
                 return QueryFacts(path, state=QueryState.BEGUN, sentence=BEGUN, looked=now)
-            return QueryFacts(path, sentence="There is no journal: no sink of ours has run on it.", looked=now)
+            return QueryFacts(path, sentence="There is no journal: no sink of barrier-kafka has run there.", looked=now)
         alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
         doing = is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None
         state, sentence = state_of(ledger, alive)
@@ -132,7 +132,7 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
     except (TwoPhaseCommitError, OSError) as problem:
         return QueryFacts(path, problem=f"It can't be read: {problem}", looked=now)
     except Exception as problem:
-        log.exception("a look at %s failed", path)
+        log.exception("%s could not be read", path)
         return QueryFacts(path, problem=f"It can't be read: {type(problem).__name__}, see the log.", looked=now)
 
 

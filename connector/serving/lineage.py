@@ -32,23 +32,23 @@ SERVERS: Final = "kafka.bootstrap.servers"
 
 
 class LineageListener(CheckpointListener):
-    """Emits an event for each completed checkpoint. Attach it with `barrier_kafka.listen`; needs the extra ``openlineage``.
+    """Emits an OpenLineage event for each completed checkpoint. Attach it with `barrier_kafka.listen`.
 
-    The first event of a run of the query is ``START``, the others are ``RUNNING``. Each names the source's topics, the
-    topics or the table that were written, and the rows and bytes of the checkpoint.
+    Needs the extra ``barrier-kafka[openlineage]``. The first event of a run is ``START``, later ones are ``RUNNING``. Each
+    event names the source topics and the target topics or table. It also has the number of rows and bytes in the checkpoint.
 
     Parameters
     ----------
     checkpointLocation : str
-        The query's.
+        The query's checkpoint location.
     client : OpenLineageClient
-        Of the package ``openlineage-python``.
+        A client of the package ``openlineage-python``.
     job : str
         The job's name in lineage.
     namespace : str
         The job's namespace.
     source_servers : str, optional
-        Brokers of the source, if they are not those of the sink.
+        The brokers of the source (``host:port``, separated by commas), if they differ from those of the sink.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LineageListener(CheckpointListener):
         self._run: uuid.UUID | None = None
 
     def onCheckpointCompleted(self, checkpoint: CheckpointHistory) -> None:
-        """Emit its event."""
+        """Emit the event of a checkpoint."""
         from openlineage.client.event_v2 import InputDataset, OutputDataset, RunState
         from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
@@ -91,7 +91,7 @@ class LineageListener(CheckpointListener):
         )
 
     def close(self, *, failed: bool = False) -> None:
-        """Emit that the last run is complete, or has failed. Without an event before it there is nothing to say."""
+        """Emit ``COMPLETE`` for the last run, or ``FAIL`` if `failed`. Emits nothing if there was no event before."""
         from openlineage.client.event_v2 import RunState
 
         if self._run is not None:
@@ -123,7 +123,7 @@ def _outputs(run: RunRecord, output: Mapping[str, Any]) -> Sequence[tuple[str, s
     try:
         sink = find_sink(run.sink)
     except OptionError as problem:
-        log.warning("lineage without outputs: %s", problem)
+        log.warning("the lineage event has no outputs: %s", problem)
         return []
     return (
         sorted(sink.datasets(Options(run.setup.get("options", {})), output)) if issubclass(sink, NamesDatasets) else []

@@ -53,26 +53,26 @@ class QueryCollector:
 
 
 def register_metrics(checkpointLocation: str, registry: CollectorRegistry | None = None) -> QueryCollector:
-    """Let a registry of `prometheus_client` scrape a query's metrics. *Called in the user's driver program, or anywhere else.*
+    """Export a query's metrics to Prometheus. *Called in the user's driver program, or anywhere else.*
 
-    Needs the extra ``serve``.
+    Needs the extra ``barrier-kafka[serve]``.
 
     Parameters
     ----------
     checkpointLocation : str
-        The query's.
+        The query's checkpoint location.
     registry : CollectorRegistry, optional
-        That of the process by default, which ``prometheus_client.start_http_server`` serves.
+        The registry to use. The default is the registry of the process, which ``prometheus_client.start_http_server`` serves.
 
     Returns
     -------
     QueryCollector
-        For ``registry.unregister``.
+        The collector; pass it to ``registry.unregister`` to end the export.
 
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``: the location is on a store that has none.
+        ``NO_EXCLUSIVE_CREATE``: the store of the location can't create a file exclusively.
     """
     from prometheus_client import REGISTRY
 
@@ -83,14 +83,14 @@ def register_metrics(checkpointLocation: str, registry: CollectorRegistry | None
 
 
 def observe_query(checkpointLocation: str, meter: Meter) -> None:
-    """Let a meter of OpenTelemetry observe a query's metrics. *Called in the user's driver program, or anywhere else.*
+    """Export a query's metrics to OpenTelemetry. *Called in the user's driver program, or anywhere else.*
 
     Parameters
     ----------
     checkpointLocation : str
-        The query's.
+        The query's checkpoint location.
     meter : Meter
-        As ``opentelemetry.metrics.get_meter`` returns it.
+        The meter on which the metrics are created; ``opentelemetry.metrics.get_meter`` returns one.
     """
     from opentelemetry.metrics import Observation
 

@@ -54,7 +54,7 @@ class Sample:
 _STEP = ("location", "step")
 METRICS: Final[Mapping[str, Metric]] = {
     "barrier_last_look_timestamp_seconds": Metric(
-        "When the journal was looked at; seconds since 1970, 0 before the first."
+        "When the journal was last read, in seconds since 1970; 0 before the first time."
     ),
     "barrier_journal_readable": Metric("1 if the query's journal can be read."),
     "barrier_query_state": Metric("1 for the present state of the query, 0 for the others.", ("location", "state")),
@@ -78,7 +78,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         "Age of the oldest transaction that is not known to be committed; 0 if there is none."
     ),
     "barrier_transaction_lifetime_seconds": Metric("How long the store keeps a prepared transaction."),
-    "barrier_transaction_overdue": Metric("1 if the store may have given up the oldest transaction."),
+    "barrier_transaction_overdue": Metric("1 if the store may have aborted the oldest transaction."),
     "barrier_unsettled_checkpoints": Metric("Decided checkpoints whose transactions are not all committed."),
     "barrier_lost_parts": Metric("Parts of decided checkpoints that are lost and not repaired yet."),
     "barrier_micro_batches_to_repeat": Metric("Micro-batches whose transactions were lost before a decision."),
@@ -89,7 +89,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "barrier_brokers_reachable": Metric("1 if the brokers answered.", ("servers",)),
     "barrier_open_transactions": Metric("Open transactions on the brokers by verdict.", ("servers", "verdict")),
     "barrier_stable_offset_lag": Metric(
-        "Offsets from the last stable offset to the high watermark of a partition whose readers are held back.",
+        "Offsets from the last stable offset to the high watermark of a partition whose consumers are blocked.",
         ("servers", "topic", "partition"),
     ),
     "barrier_stable_offset": Metric("The last stable offset of such a partition.", ("servers", "topic", "partition")),

@@ -26,7 +26,7 @@ LOCATIONS_PER_SECOND = 30
 FIRST_SECONDS = 5.0
 """How long the first looks are waited for: a store that does not answer keeps no other query from being seen."""
 
-NOT_YET = "It was not looked at yet: its store has not answered."
+NOT_YET = "It was not read yet: its store has not answered."
 
 
 class Watcher:
@@ -131,7 +131,7 @@ class Watcher:
             try:
                 look()
             except Exception:
-                log.exception("a look failed; the next one follows")
+                log.exception("an update failed; the next one follows")
             self._over.wait(seconds)
 
 

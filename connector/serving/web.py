@@ -212,7 +212,7 @@ class Page:
         for number, query in enumerate(self._watcher.queries):
             if str(number) == request.path_params["number"]:
                 return number, query
-        raise HTTPException(404, "There is no query of this number.")
+        raise HTTPException(404, "There is no query with this number.")
 
     def _lag(self, query: QueryFacts) -> Mapping[str, int]:
         return {

@@ -55,8 +55,8 @@ class HostedBatchWriter(DataSourceArrowWriter):
                     "MISSING_OPTION",
                     owner=f"df.write.format({sink.type.name()!r})",
                     option=option,
-                    reason="txnAppId is a name that this job alone has, and txnVersion a number that grows (in "
-                    "foreachBatch the batch id): a version is written once, however often it is tried",
+                    reason="txnAppId is a name that only this job has, and txnVersion a number that increases (in "
+                    "foreachBatch, the batch id). Each version is written once, even if you repeat the write",
                 )
         self._sink = sink
         self._app: str = own["txnAppId"]
@@ -106,7 +106,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         path, files = self._sink.location.path, self._sink.location.files
         if files.exists("metadata"):
             raise LocationError(
-                "LOCATION_TAKEN", location=path, reason="it is a streaming query's, and this is a df.write"
+                "LOCATION_TAKEN", location=path, reason="it belongs to a streaming query, but this is a df.write"
             )
         store = files.journal_store("barrier")
         options = self._sink.options
@@ -129,13 +129,13 @@ class HostedBatchWriter(DataSourceArrowWriter):
             raise LocationError(
                 "LOCATION_TAKEN",
                 location=path,
-                reason=f"it is for txnAppId {app!r}, and this write has {self._app!r}",
+                reason=f"it belongs to txnAppId {app!r}, but this write has {self._app!r}",
             )
         if former_target != target:
             former, now = (" ".join(filter(None, each)) for each in (former_target, target))
             raise LocationError(
                 "LOCATION_TAKEN",
                 location=path,
-                reason=f"a version is written once per location, to {former}, so this write to {now} would get nothing",
+                reason=f"the versions of this location go to {former}, so this write would put no rows into {now}",
             )
         return identity

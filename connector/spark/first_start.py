@@ -94,5 +94,7 @@ def clean(
                 )
     location.files.delete(files)
     location.files.delete(records)  # last: without them it is unknown whose files these were
-    log.warning("%s: deleted %s, left of a first micro-batch that Spark never began", location.path, ", ".join(files))
+    log.warning(
+        "%s: deleted %s, temporary files of a first micro-batch that Spark never began", location.path, ", ".join(files)
+    )
     return files

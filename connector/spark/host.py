@@ -139,7 +139,7 @@ def _with_the_start(problem: TwoPhaseCommitError, path: str) -> TwoPhaseCommitEr
     ``offsets/0`` stays: with ``startingOffsets=latest`` the rows that came since would be left out without it.
     """
     return problem.with_note(
-        f"Nothing was written. Spark has recorded in {path}/offsets/0 where the query begins: to change the source's "
-        "startingOffsets, too, use another checkpointLocation, or empty this one. After connector.register(spark), start() "
-        "itself reports this, before Spark records anything."
+        f"Nothing was written. Spark has already recorded in {path}/offsets/0 where the query begins. To change the source's "
+        "startingOffsets as well, use another checkpointLocation, or empty this one. If you call barrier_kafka.register(spark) "
+        "first, start() itself reports such a mistake, before Spark records anything."
     )

@@ -213,7 +213,9 @@ class HostedSink:
         own = self.own_options()
         most = sink.maxPrepared
         if most is not None and own["maxBatchesPerCheckpoint"] > most:
-            expected = f"at most {most} for {sink.name()}, which can't keep more micro-batches prepared at once"
+            expected = (
+                f"at most {most} for {sink.name()}, which can't keep more micro-batches prepared at the same time"
+            )
             raise HOST_OPTIONS.invalid("maxBatchesPerCheckpoint", str(own["maxBatchesPerCheckpoint"]), expected)
         return own
 

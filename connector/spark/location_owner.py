@@ -19,7 +19,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
         raise LocationError(
             "LOCATION_TAKEN",
             location=location.path,
-            reason=f"it is for df.write, and not a streaming query's: {instead}",
+            reason=f"it belongs to df.write, not to a streaming query: {instead}",
         )
 
 

@@ -64,7 +64,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
     for key, value in recorded.items():
         instead = said.get(key.lower(), value)
         if instead != value and leads_out(key, value) and not (is_secret(key, value) or is_secret(key, instead)):
-            log.warning("the journal has %s=%s; used is %s, which was given", key, value, instead)
+            log.warning("the journal has %s=%s, but the value that you passed is used: %s", key, value, instead)
     options = {
         key: value
         for key, value in recorded.items()
@@ -85,7 +85,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
     if out:
         raise _refused(
             out,
-            "names the address for secrets that this command was given, or finds in its environment",
+            "names an address to which this command would send secrets (yours, or those in its environment)",
         )
     return options
 

@@ -107,12 +107,12 @@ def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None, servers
         verdict = Verdict.PREPARED if owner.may_run else Verdict.WAITING
         reason = f"{owner.location} has prepared it, and no checkpoint has decided it yet. {runs}"
         return Assessment(transaction, verdict, reason, *way, owner, claim)
-    reason = f"Its transactional id is of {owner.location}, whose journal does not name it. {runs}"
+    reason = f"Its transactional id belongs to {owner.location}, but the journal there does not name it. {runs}"
     if owner.may_run:
         return Assessment(transaction, Verdict.WRITING, reason, *way, owner)
     if owner.is_done:
         way = (
-            "A task that outlived the query has left it. The query's next start aborts it, or its timeout, or you:",
+            "A task that outlived the query left it open. The query's next start, its timeout, or this command aborts it:",
             _abort(transaction, servers, owner.location),
         )
     return Assessment(transaction, Verdict.LINGERING, reason, *way, owner)
@@ -127,7 +127,10 @@ def _runs(owner: Owner) -> str:
 def _way(owner: Owner) -> tuple[str, str]:
     """Return what to do about a transaction of a query: advice, and the command."""
     if owner.is_batch:
-        return "Repeat the df.write with the same txnAppId and txnVersion: it ends what the failed one has left.", ""
+        return (
+            "Repeat the df.write with the same txnAppId and txnVersion: this ends the transactions of the failed write.",
+            "",
+        )
     stop = f"barrier stop {shlex.quote(owner.location)}"
     if owner.alive:
         first = (
@@ -138,19 +141,22 @@ def _way(owner: Owner) -> tuple[str, str]:
         return f"{first}; or end the process, and then run `{stop}`.", ""
     if owner.alive is None:
         return (
-            "Start the query, which ends it. Or, only if you know that its driver is dead:",
+            "Start the query, which ends the transaction. Or, only if you know that its driver is dead:",
             f"{stop} --query-stopped",
         )
-    return "Start the query, which ends it; or end what it has left from here.", stop
+    return (
+        "Start the query, which ends the transaction. Or end all unfinished transactions of the query from here:",
+        stop,
+    )
 
 
 def _stranger(transaction: OpenOnBrokers, servers: str) -> Assessment:
-    reason = "No journal that was given names it."
+    reason = "None of the given journals names it."
     if TransactionalId.parse(transaction.name) is not None:
         return Assessment(
             transaction,
             Verdict.STRANGER,
-            f"{reason} It has the form of a task's of 2pc-kafka, so its rows may belong to a decided checkpoint.",
+            f"{reason} Its id has the form of a 2pc-kafka task, so its rows may belong to a decided checkpoint.",
             "Name the checkpointLocation of its query. If that is lost, wait until the transaction's timeout ends it.",
         )
     return Assessment(
@@ -158,7 +164,8 @@ def _stranger(transaction: OpenOnBrokers, servers: str) -> Assessment:
         Verdict.STRANGER,
         reason,
         "Only its program knows whether it is complete; its timeout ends it. If the program commits at its next start, as "
-        "Flink's sinks do, start it. If it is dead for good, abort it: its producer is fenced, its rows are never seen.",
+        "Flink's sinks do, start it. If the program is dead for good, abort the transaction: this fences its producer, and "
+        "its rows are never visible.",
         _abort(transaction, servers),
     )
 
@@ -174,7 +181,7 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         )
     how = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(transaction.state)
     said = f"Its coordinator calls its last transaction {how}" if how else "Its coordinator does not know how it ended"
-    reason = f"{said}, and it is open in {where}: a marker was left out there (KAFKA-20734)."
+    reason = f"{said}, but it is open in {where}: the brokers skipped a marker there (KAFKA-20734)."
     if owner is not None:
         journal = f"{owner.location} says: {_word(claim)}. {_runs(owner)}"
         advice, command = _way(owner)
@@ -185,14 +192,14 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         transaction,
         Verdict.HANGING,
         reason,
-        "Nothing ends it by itself. What its marker has to be, only its program knows: a producer may have written several "
+        "It does not end by itself. Only its program knows which marker is right: a producer may have written several "
         "transactions of this epoch. See docs/markers.md, Markers that a broker leaves out.",
     )
 
 
 def _word(claim: Claim | None) -> str:
     if claim is None:
-        return "it is not among what was prepared"
+        return "not prepared"
     if claim.checkpoint is None:
         return "prepared, not decided"
     return f"decided by checkpoint {claim.checkpoint}"

@@ -40,17 +40,20 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
     if ledger.restoring is not None:
         return QueryState.RESTORING, "A restore to this location is unfinished: run it again."
     if ledger.moved is not None:
-        return QueryState.MOVED, f"The query goes on at {ledger.moved.location}."
+        return QueryState.MOVED, f"The query was moved to {ledger.moved.location}."
     if ledger.rewinding is not None:
-        return QueryState.REWINDING, "A rewind has begun and is not done: `barrier recover LOCATION` finishes it."
+        return (
+            QueryState.REWINDING,
+            "A rewind was started and has not finished: run `barrier recover LOCATION` to finish it.",
+        )
     if run is None:
-        return QueryState.EMPTY, "No run is in the journal."
+        return QueryState.EMPTY, "The journal has no run."
     if run.ended == EntryKind.STOPPED:
-        return QueryState.STOPPED, "It was stopped in order: everything it prepared is committed."
+        return QueryState.STOPPED, "It was stopped gracefully: everything it prepared is committed."
     left = (
-        "what it has prepared waits for the next start"
+        "its prepared rows wait for the next start"
         if ledger.undecided() or ledger.unsettled()
-        else "nothing is open"
+        else "no transaction is open"
     )
     how = f"Run {run.token} has ended ({run.ended})" if run.ended else ""
     if alive is False:
@@ -95,7 +98,7 @@ def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
     """Return which barriers of other queries a checkpoint contains."""
     if found.cut is None:
         return []
-    exact = "" if found.cut["exact"] else ", and rows behind them"
+    exact = "" if found.cut["exact"] else ", and rows after them"
     waited = ", ".join(f"{name} {duration_text(ms)}" for name, ms in sorted(found.cut["waited"].items()))
     return [
         ("barriers", f"{output_text(found.cut['lineage'])}{exact}"),
@@ -137,7 +140,7 @@ def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing:
     if found.moved is not None:
         rows.append(("MOVED", f"to {found.moved.location} (journal entry {found.moved.entry}): start it there"))
     if found.restored is not None:
-        how = "the query goes on here" if found.restored.claim else "a copy"
+        how = "the query continues here" if found.restored.claim else "a copy"
         rows.append(("restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"))
     if found.stopping:
         rows.append(("asked for", "the query stops: its final checkpoint, then `stopped`"))

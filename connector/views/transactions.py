@@ -65,15 +65,15 @@ def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Seq
     for each in held[:SHOWN]:
         line = f"{each.partition} can be read up to offset {each.stable} of {each.high}"
         if not each.holders:
-            yield f"{line}; what held it back has ended meanwhile."
+            yield f"{line}; the transaction that blocked it has ended in the meantime."
             continue
         first, more = each.holders[0], len(each.holders) - 1
-        behind = f", and {more} more behind it" if more else ""
+        behind = f", and {more} more after it" if more else ""
         yield f"{line}: {first} is open from offset {first.opened[each.partition].start}{behind}."
         if each.partition in groups:
-            yield f"  Groups that have read up to there, and so seem to wait: {', '.join(groups[each.partition])}."
+            yield f"  Consumer groups that have read up to there, and so seem to be stuck: {', '.join(groups[each.partition])}."
     if len(held) > SHOWN:
-        yield f"{len(held) - SHOWN} more partitions are held back."
+        yield f"{len(held) - SHOWN} more partitions are blocked."
 
 
 def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]:

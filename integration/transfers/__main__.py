@@ -183,7 +183,9 @@ class Trial:
             if driver.alive:
                 continue
             if self._restarts[part] == RESTARTS:
-                raise DriverFailed(f"{part} ended {RESTARTS + 1} times, now with {driver.exit_code}.\n{driver.log_tail()}")
+                raise DriverFailed(
+                    f"{part} ended {RESTARTS + 1} times, now with {driver.exit_code}.\n{driver.log_tail()}"
+                )
             self._restarts[part] += 1
             self._say(f"{part} ended with {driver.exit_code} and starts again")
             driver.kill()  # its JVM may live

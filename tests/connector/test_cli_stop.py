@@ -167,7 +167,7 @@ def test_what_was_prepared_and_is_lost_is_read_again(tmp_path: Path, capsys: Cap
     next((place.output / "pending").glob("p~1~*")).unlink()
     status, _, said = answer(capsys, "stop", str(place))
     assert status == 0
-    assert "it went back, and goes on after micro-batch 0" in said
+    assert "the query was rewound, and continues after micro-batch 0" in said
     assert (place.files("committed"), place.files("pending"), place.spark("offsets")) == ([0], [], [0])
     assert answer(capsys, "stop", str(place))[0] == 0
 

@@ -78,7 +78,7 @@ def test_what_is_no_location_is_named_by_every_command(
     assert (status, document.get("condition", document["status"])) == (int(refused), expected)
     if expected == "LOCATION_NOT_A_FOLDER":
         named = f"{here} does not exist" if kind == "missing" else f"{tmp_path / 'file'} is a file"
-        assert f"There is no checkpoint location: {named}" in document["message"]
+        assert f"This is not a checkpoint location: {named}" in document["message"]
     elif refused:
         assert here in document["message"]
     else:

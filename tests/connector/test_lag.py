@@ -44,7 +44,7 @@ def test_the_figures_have_the_names_and_the_form_of_sparks_own_kafka_source() ->
         "maxOffsetsBehindLatest": "5",
         "avgOffsetsBehindLatest": "2.0",
     }
-    assert (lag.sources[0].total, lag.sources[0].behind[Partition("t", 1)]) == (6, 5)
+    assert (lag.sources[0].total, lag.sources[0].by_partition[Partition("t", 1)]) == (6, 5)
     told = json.loads(json.dumps(lag.to_dict()))
     assert (told["batchId"], told["sources"][0]["source"]) == (4, 0)
     assert told["sources"][0]["behind"] == {"t-0": 0, "t-1": 5, "t-2": 1}
@@ -80,7 +80,7 @@ def test_sources_that_are_not_ours_or_tell_nothing_are_left_out(source: tuple[An
 def test_partitions_that_come_or_go_meanwhile_do_not_count_and_no_lag_is_negative() -> None:
     lag = lag_of(progress((offset(10, 5), latest(8))))
     assert lag is not None
-    assert dict(lag.sources[0].behind) == {Partition("t", 0): 0}
+    assert dict(lag.sources[0].by_partition) == {Partition("t", 0): 0}
     none = lag_of(progress((offset(), latest(8))))
     assert none is not None
     assert (none.sources[0].metrics, none.sources[0].total) == ({}, 0)

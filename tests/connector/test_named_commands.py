@@ -1,7 +1,8 @@
-"""Every command that an error or a page names is one of the program, with the options that stand there."""
+"""Commands, options and Python names in errors and pages exist."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 import typer.main
 
+import barrier_kafka
 import connector
 from connector.cli.command_line import app
 from tests.command_page import commands
+from tests.words import ROOMS
 from transactional.errors.catalogue import catalogue
 
 ROOT = Path(connector.__path__[0]).parent
@@ -19,6 +22,8 @@ ROOT = Path(connector.__path__[0]).parent
 CALL = re.compile(r"\bbarrier ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)?)([^`\n|;&#]*)")
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+PYTHON = re.compile(r"(?<![\w/.])(?<!from )(barrier_kafka|connector|transactional)\.([A-Za-z_]\w*)")
 
 OF_ALL = {"--help", "--json", "--version"}
 
@@ -65,6 +70,25 @@ def test_the_program_takes_each_option_that_an_error_or_a_page_gives_a_command()
                 wrong.append(f"{where}: barrier {words} {option}")
     assert wrong == []
     assert seen > 80  # so it looks at what it should
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """The catalogue, and all literals of several words in the product that are no docstrings."""
+    for name, condition in catalogue.items():
+        yield name, f"{condition.message} {condition.remedy}"
+    for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        documents = {id(each.value) for each in ast.walk(module) if isinstance(each, ast.Expr)}
+        for each in ast.walk(module):
+            if isinstance(each, ast.Constant) and id(each) not in documents and " " in str(each.value):
+                yield f"{path.relative_to(ROOT)}:{each.lineno}", str(each.value)
+
+
+def test_a_message_names_in_python_only_what_users_import() -> None:
+    named = [(where, *found) for where, text in messages() for found in PYTHON.findall(text)]
+    known = {("barrier_kafka", name) for name in (*barrier_kafka.__all__, "sinks")}  # sinks: the group of entry points
+    assert [each for each in named if each[1:] not in known] == []
+    assert {"idempotent_merge", "register", "sinks", "CheckpointHook"} <= {name for _, _, name in named}
 
 
 @pytest.mark.parametrize("script", ["start-master.sh", "start-worker.sh", "start-connect-server.sh"])

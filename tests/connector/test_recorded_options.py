@@ -127,7 +127,7 @@ def test_a_hook_that_the_operator_names_is_looked_at_before_it_is_called(
     monkeypatch.setenv(ALLOW, f"{module(trap)}:trap")
     status, document, _ = answer(capsys, "stop", str(place), *given)
     assert (status, document["condition"]) == (1, "INVALID_OPTION")
-    assert "no subclass of transactional.hooks.CheckpointHook" in document["message"]
+    assert "not a subclass of CheckpointHook" in document["message"]
     assert marks(trap) == ["imported"]
     assert place.files("pending") == [0]
 
@@ -151,7 +151,7 @@ def test_a_sink_of_an_installed_package_is_found_by_its_format_s_name(trap: Path
     place = prepared(tmp_path, "somebody's")
     found = recorded_sink(recorded_run(place.ledger()), CheckpointLocation(str(place)), {})
     assert type(found).__name__ == "Sink"
-    with pytest.raises(OptionError, match=r"UNKNOWN_SINK.*no subclass"):
+    with pytest.raises(OptionError, match=r"UNKNOWN_SINK.*not a subclass"):
         find_sink("bad")
 
 
@@ -217,7 +217,9 @@ def test_an_address_is_used_with_secrets_only_if_the_operator_has_said_it(
 def test_an_address_that_was_given_is_used_and_the_journal_s_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     given = {"kafka.bootstrap.servers": "ours:1", "kafka.sasl.password": "x", "kafka.linger.ms": "6"}
     assert "kafka.bootstrap.servers" not in confirmed_options(BROKERS, given)
-    assert caplog.messages == ["the journal has kafka.bootstrap.servers=b:1; used is ours:1, which was given"]
+    assert caplog.messages == [
+        "the journal has kafka.bootstrap.servers=b:1, but the value that you passed is used: ours:1"
+    ]
 
 
 def test_secrets_that_a_journal_holds_are_not_used() -> None:
@@ -272,7 +274,7 @@ def test_a_journal_of_another_user_is_refused_with_what_to_do(command: tuple[str
         with another_user():
             status, document, said = answer(capsys, *command, str(place), *more)
         assert (status, document.get("condition")) == (1, "LOCATION_NOT_OURS"), said
-        assert "Run this as the query's user" in document["message"]
+        assert "Run this as the user that runs the query" in document["message"]
 
 
 @two_users

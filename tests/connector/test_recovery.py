@@ -53,7 +53,7 @@ def is_whole(place: CliPlace) -> None:
 def test_what_is_decided_is_settled_and_what_is_prepared_is_committed(tmp_path: Path) -> None:
     place = left(tmp_path)
     (place.output / "pending" / "p~3~0~left").touch()  # of a task that was killed
-    assert str(recovered(place)) == "what was prepared is committed, and nothing is open"
+    assert str(recovered(place)) == "all prepared rows are committed, and no transaction is open"
     assert place.files("committed") == [0, 1, 2]
     is_whole(place)
     position = place.ledger().position
@@ -183,7 +183,7 @@ def test_what_another_program_has_committed_is_resolved_and_the_recovery_goes_on
     file.rename(place.output / "committed" / file.name)
     status, document, _ = answer(capsys, "recover", str(place))
     assert (status, document["condition"]) == (1, "COMMITTED_UNDECIDED")
-    assert "then `barrier resolve LOCATION`" in document["message"]
+    assert "run `barrier resolve LOCATION`" in document["message"]
     [part] = answer(capsys, "resolve", str(place))[1]["parts"]
     assert (part["batch"], part["partition"]) == (2, 0)
     chosen = ("--part", "2/0", "--as", "accept-duplicates", "--yes")
@@ -222,7 +222,7 @@ def test_the_command_recovers_what_a_driver_has_left_that_it_can_not_see(tmp_pat
     assert answer(capsys, "recover", str(place))[1]["condition"] == "DRIVER_UNKNOWN"
     status, document, said = answer(capsys, "recover", str(place), "--query-stopped")
     assert (status, document["status"], document["batch"]) == (0, "done", 1)
-    assert "it went back, and goes on after micro-batch 1" in said
+    assert "the query was rewound, and continues after micro-batch 1" in said
     is_whole(place)
 
 

@@ -233,7 +233,7 @@ def test_an_origin_that_went_on_is_rewound_or_saved_again_first(
     place.prepared(4)
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_NOT_AT_SAVEPOINT", False)
-    assert "something is open there (micro-batches [4])" in document["message"]
+    assert "micro-batches [4] are not settled there" in document["message"]
     assert answer(capsys, "stop", str(place))[0] == 0
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")
@@ -257,7 +257,7 @@ def test_an_origin_that_counts_rows_behind_the_savepoint_as_handled_is_not_claim
     assert answer(capsys, "adopt", str(place), "--claim", "--yes")[0] == 0
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")
-    assert "it goes on after 4" in document["message"]
+    assert "but the location goes to 4" in document["message"]
     assert place.ledger().moved is None
 
 
@@ -345,7 +345,7 @@ def test_a_copy_that_lies_where_the_query_was_is_not_taken_for_the_query(
     before = stopped.ledger()
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
-    assert ("is a copy with an identity of its own" if adopted else f"the journal of {there}") in document["message"]
+    assert ("is now a copy with its own identity" if adopted else f"the journal of {there}") in document["message"]
     assert stopped.ledger() == before
 
 
@@ -376,7 +376,7 @@ def test_a_claimed_location_that_is_gone_is_made_again_by_force_only_and_far_abo
     shutil.rmtree(new)
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
-    assert f"went on at {new}, which is not there any more" in document["message"]
+    assert f"was moved to {new}, which does not exist any more" in document["message"]
     assert restore(capsys, saved, new, "--claim", "--force")[0] == 0
     assert ledger(new).position >= saved.position + FAR_ABOVE
     goes_on(new, "other", "p")

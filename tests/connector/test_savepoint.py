@@ -176,7 +176,7 @@ def test_a_decision_that_a_dead_query_has_not_settled_has_to_be_settled_first(pl
     place.decided(3, settle=False)
     error = refusal(lambda: take(str(place), str(tmp_path / "saved")))
     assert error.condition == "SAVEPOINT_NOT_READY"
-    assert "micro-batches [3] are decided and not settled" in error.message
+    assert "micro-batches [3] are decided but not settled" in error.message
     assert take(str(place), str(tmp_path / "saved"), newest=True).batch == 2
 
 
@@ -445,7 +445,7 @@ def test_a_late_file_is_put_back_by_a_recovery_before_a_savepoint_is_taken(
         place.decided(batch)
     (place.path / "offsets" / "2").write_text("v1\n{}\na late line")
     with pytest.raises(
-        RewindRequiredError, match=r"OFFSETS_REPLACED.*`barrier recover LOCATION`: it puts the file back"
+        RewindRequiredError, match=r"OFFSETS_REPLACED.*`barrier recover LOCATION`: it puts the recorded file back"
     ):
         take(str(place), str(tmp_path / "saved"))
     assert answer(capsys, "recover", str(place))[0] == 0

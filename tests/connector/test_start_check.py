@@ -240,9 +240,9 @@ READS = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
     [
         ([("barrier-kafka", {**READS, "barrierInterval": "31 s"})], "INTERVAL_NOT_POSSIBLE", "half of that, 30 s"),
         ([("barrier-kafka", {**READS, "minPauseBetweenCheckpoints": "31 s"})], "INTERVAL_NOT_POSSIBLE", "half of that"),
-        ([("barrier-kafka", {**READS, **KEEPS}), ("rate", {})], "INTERVAL_NOT_POSSIBLE", "carries no barriers"),
+        ([("barrier-kafka", {**READS, **KEEPS}), ("rate", {})], "INTERVAL_NOT_POSSIBLE", "has no barriers"),
         ([("barrier-kafka", {**READS, "minPartitions": "9", "allowReordering": "true"})], "INVALID_OPTION", "replaces"),
-        ([("barrier-kafka", {**READS, "alignOn": "b"}), ("barrier-kafka", READS)], "NOT_ALIGNED", "2 streams"),
+        ([("barrier-kafka", {**READS, "alignOn": "b"}), ("barrier-kafka", READS)], "NOT_ALIGNED", "2 sources"),
         ([("barrier-kafka", {**READS, "minPartitions": "9"})], "FORBIDDEN_OPTION", "allowReordering"),
     ],
 )
@@ -304,7 +304,7 @@ def test_a_location_that_is_closed_to_this_user_is_reported_by_start(start: Star
             (folder / name).mkdir(mode=0o755)
         (folder / "ours").chmod(0o755)
         for location in (folder / "ours" / "q", folder / "ours" / "new"):
-            with another_user(), pytest.raises(LocationError, match=r"LOCATION_NOT_OURS.*is closed to this user"):
+            with another_user(), pytest.raises(LocationError, match=r"LOCATION_NOT_OURS.*no access to"):
                 start("checked", {"checkpointLocation": str(location), "path": str(folder / "out")})
             assert not (folder / "ours" / "new").exists()
 
@@ -383,7 +383,7 @@ def test_the_first_planning_says_what_spark_has_recorded_and_leaves_it(tmp_path:
     offsets = tmp_path / "location" / "offsets" / "0"
     offsets.write_text("v1")
     said = refused(tmp_path / "location")  # type: ignore[arg-type]
-    assert f"Nothing was written. Spark has recorded in {offsets}" in said
+    assert f"Nothing was written. Spark has already recorded in {offsets}" in said
     assert "\n" not in said
     assert offsets.exists()
 

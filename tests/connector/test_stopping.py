@@ -62,7 +62,7 @@ def test_a_stop_where_the_query_was_moved_away_is_refused_at_once(tmp_path: Path
     place.append(EntryKind.MOVED, {"begun": 0, "location": "/there", "savepoint": "s", "checkpoint": 2})
     with pytest.raises(FencedError, match="LOCATION_MOVED_ON"):
         request_stop(CheckpointLocation(str(place)))
-    assert "the query goes on elsewhere" in end(place)[0]
+    assert "the query was moved to another location" in end(place)[0]
 
 
 def test_a_stop_is_asked_of_the_named_driver_s_run_only_and_not_counted_again_once_it_was_obeyed(
@@ -114,8 +114,8 @@ def test_what_a_driver_has_left_that_nobody_can_see_is_named_and_not_called_ende
     with pytest.raises(FencedError, match=r"host pod-a, pid 77.*--query-stopped .*single_driver=True") as found:
         end(place, said=said)
     assert found.value.condition == "DRIVER_UNKNOWN"
-    assert "micro-batches [1] are prepared, and not committed" in said[-2]
-    assert "is not ended" in said[-1]
+    assert "micro-batches [1] are prepared but not committed" in said[-2]
+    assert "could not be ended" in said[-1]
     assert place.files("pending") == [1]
 
 

@@ -140,7 +140,7 @@ def test_a_location_that_can_not_be_found_leaves_no_query_that_nobody_keeps_up(
 ) -> None:
     query = FakeQuery()
     monkeypatch.setattr(internals, "checkpoint_location", lambda found: "hdfs://namenode/orders")
-    with pytest.raises(OptionError, match=r"NO_EXCLUSIVE_CREATE.*supervise in its options"):
+    with pytest.raises(OptionError, match=r"NO_EXCLUSIVE_CREATE.*For supervise, pass it in options"):
         supervise(lambda: query, FixedDelay(3, 0.1))  # type: ignore[arg-type, return-value]
     assert not query.isActive
 
@@ -171,7 +171,7 @@ def test_a_query_whose_jvm_is_gone_is_not_started_in_this_program_again(
     with pytest.raises(ConnectionRefusedError):
         supervise(start, FixedDelay(5, 0.1), location=str(place))
     assert len(queries) == 1
-    assert "the program has to be started again" in caplog.text
+    assert "start the program again" in caplog.text
 
 
 @pytest.mark.parametrize("single_driver", [False, True])

@@ -64,11 +64,11 @@ NEVER = frozenset(
 """Conditions that no failure of processes, stores and clocks may lead to."""
 
 NEVER_SAID = (
-    "was planned by",  # CONCURRENT_COMMIT
+    "is not the file from which",  # CONCURRENT_COMMIT
     "is not the file that",  # BATCHES_NOT_ACCOUNTED
     "has to be decided in half of that",  # INTERVAL_NOT_POSSIBLE
     "only some tasks",  # PROTOCOL_VIOLATED
-    "the journal holds no run",
+    "the journal has no run",
 )
 """Nor to these details of others."""
 

@@ -25,6 +25,8 @@ def test_a_method_that_would_never_be_called_is_refused_when_its_sink_is_defined
     def method(self: RecordingSink, *given: Any) -> None:
         raise AssertionError
 
-    with pytest.raises(TypeError, match=rf"Mine has {name}, and is no subclass of {missing}: it is never called"):
+    with pytest.raises(
+        TypeError, match=rf"Mine has {name}, but is not a subclass of {missing}: it would never be called"
+    ):
         type("Mine", (RecordingSink,), {name: method})
     type("Mine", (getattr(capabilities, missing), RecordingSink), {name: method})

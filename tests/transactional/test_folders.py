@@ -64,4 +64,4 @@ def test_a_file_system_that_cant_sync_a_folder_is_logged_once(caplog: pytest.Log
     for _ in range(2):
         sync_folder("/proc")
     [record] = [each for each in caplog.records if each.name == "transactional.journal.folders"]
-    assert "/proc: its file system can't sync a folder" in record.getMessage()
+    assert "/proc: the file system can't sync a folder" in record.getMessage()

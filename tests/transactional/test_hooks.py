@@ -130,7 +130,7 @@ def test_the_state_of_a_hook_that_is_not_named_any_more_is_told_of(
     world.settings["hooks"] = (other,)
     with caplog.at_level(logging.WARNING, logger="transactional"):
         assert world.run(world.start())
-    assert "holds a state of former, which checkpointHooks does not name" in caplog.text
+    assert "holds a state of the hook former, which checkpointHooks does not name" in caplog.text
     assert other.restored == [(newest, None)]
 
 
@@ -237,7 +237,7 @@ def test_hooks_are_named_by_import_path_in_order() -> None:
         (f"{HERE}:Missing", "AttributeError"),
         (HERE, "AttributeError"),
         (f"{HERE}:Unbuildable", "no licence"),
-        ("transactional.sink:Options", "no subclass of transactional.hooks.CheckpointHook"),
+        ("transactional.sink:Options", "not a subclass of CheckpointHook"),
         (f"{HERE}:Unnamed,{HERE}:Unnamed", "another hook has the identifier"),
     ],
 )

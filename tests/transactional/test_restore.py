@@ -175,15 +175,15 @@ def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open
             ),
             "its last checkpoint is 3",
         ),
-        (((EntryKind.PREPARED, recorded(3, [part(3)])),), r"something is open there \(micro-batches \[3\]\)"),
-        (((EntryKind.DECIDED, recorded(3, [part(3)], [])),), r"something is open there \(micro-batches \[3\]\)"),
+        (((EntryKind.PREPARED, recorded(3, [part(3)])),), r"micro-batches \[3\] are not settled there"),
+        (((EntryKind.DECIDED, recorded(3, [part(3)], [])),), r"micro-batches \[3\] are not settled there"),
         (
             (
                 (EntryKind.DECIDED, recorded(3, [part(3)], [])),
                 (EntryKind.SETTLED, settled(7)),
                 (EntryKind.STOPPED, {"run": 1}),
             ),
-            "its last checkpoint is 7, and the savepoint holds 5",
+            "its last checkpoint is 7, but the savepoint holds 5",
         ),
     ],
 )
@@ -295,7 +295,7 @@ def test_a_state_or_a_position_that_nobody_takes_any_more_is_named() -> None:
     with pytest.raises(LocationError, match=r"STATE_NOT_RESTORED.*hook m:H.*topic b.*allowNonRestoredState") as caught:
         check_restored(begun, view, ["m:Other"])
     assert (caught.value.parameters["hooks"], caught.value.parameters["topics"]) == (["m:H"], ["b"])
-    with pytest.raises(LocationError, match=r"holds the position in the topic b,"):
+    with pytest.raises(LocationError, match=r"the position in the topic b,"):
         check_restored(begun, view, ["m:H"])
     check_restored(begun, replace(view, lines=lines(line(a=5, b=4, c=1))), ["m:H", "m:New"])
     check_restored(three().ledger, view, [])

@@ -22,7 +22,9 @@ def test_a_transition_that_the_table_does_not_have_is_refused(before: Checkpoint
         enter(record, after)
         assert record.state is after
     else:
-        with pytest.raises(JournalError, match=rf"JOURNAL_DAMAGED.*{after.value} that is {before.value}"):
+        with pytest.raises(
+            JournalError, match=rf"JOURNAL_DAMAGED.*{after.value}, but the checkpoint is {before.value}"
+        ):
             enter(record, after)
         assert record.state is before
 

@@ -280,7 +280,7 @@ def test_a_repair_of_which_only_the_lost_part_has_other_rows_is_refused() -> Non
 def test_a_repair_with_another_number_of_writer_tasks_is_refused() -> None:
     query = lost_after_decision(committed=[1])
     plan = query.plan(0, "B")
-    with pytest.raises(ReplayMismatchError, match="writer tasks was 2, is 3"):
+    with pytest.raises(ReplayMismatchError, match="writer tasks: recorded 2, now 3"):
         query.commit(query.tasks(plan, partitions=3), 0, "B")
 
 
@@ -527,7 +527,7 @@ def test_nothing_is_decided_where_spark_has_another_file_of_offsets_than_the_tas
     messages = query.tasks(query.plan(0))
     view = query.view
     query.view = lambda batch: replace(view(batch), lines=lines("another"))  # type: ignore[method-assign]
-    with pytest.raises(RetriableError, match=r"CONCURRENT_COMMIT.*offsets/0 is not the file that the tasks"):
+    with pytest.raises(RetriableError, match=r"CONCURRENT_COMMIT.*offsets/0 is not the file from which the tasks"):
         query.commit(messages, 0)
     assert "decided" not in query.kinds()
 

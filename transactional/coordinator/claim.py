@@ -131,7 +131,7 @@ class Claimant:
         gone = former.routes - {*routes_of(self._sink)} if former is not None else frozenset[str]()
         if gone:
             log.warning(
-                "run %d writes no more to %s: what the former run may have left open there ends by its timeout, or stays",
+                "run %d does not write to %s any more: the former run's transactions there end by timeout, or stay open",
                 *(entry.number, ", ".join(sorted(gone))),
             )
         self._sweep_former(entry.number)
@@ -191,6 +191,6 @@ class Claimant:
                     guard_run(sink, run.mark)
                 sink.sweep(ledger.known_handles(), self._session.cutoff(token))
             except (FencedError, StoreReplacedError) as taken:
-                log.info("transactions under the former prefix %s are not swept: %s", prefix, taken)
+                log.info("unfinished transactions under the former prefix %s are not aborted: %s", prefix, taken)
             finally:
                 sink.close()

@@ -126,7 +126,7 @@ class CheckpointCoordinator:
         found = ledger.batches.get(batch)
         if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago
             check_overtaken(ledger, acknowledged, batch)
-            log.info("txnVersion %d was written before; nothing is written", batch)
+            log.info("txnVersion %d was already written, so nothing is written now", batch)
         elif found is not None and found.checkpoint is not None:
             # C2: it is decided already. Only what a repair has written again is missing.
             if self._view.gaps:
@@ -150,7 +150,9 @@ class CheckpointCoordinator:
         settled = checkpoint.id in after.checkpoints and after.checkpoints[checkpoint.id].settled
         replayed = after.replay is not None and found.batch < max(checkpoint.batches) and found.batch in after.batches
         if not settled and not (replayed and not any(part.lost for part in after.batches[found.batch].parts)):
-            raise RetriableError("LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail=", and so was their repair")
+            raise RetriableError(
+                "LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail=", and their repair was lost as well"
+            )
 
     def _check_written(
         self, found: BatchRecord, messages: Sequence[Acknowledgement], token: int, compare: bool
@@ -176,10 +178,10 @@ class CheckpointCoordinator:
             # A2: write "aborted". From here the run is ended.
             self._journal.append(entries.Aborted(run=token, batch=batch), may_abort(token, batch))
         except FencedError as fenced:
-            log.info("abort of micro-batch %d does nothing: %s", batch, fenced)
+            log.info("micro-batch %d is not aborted by this process: %s", batch, fenced)
             return
         except JournalStoreError as problem:  # raised, it would hide what went wrong first
-            log.warning("micro-batch %d is not aborted now, the next start sweeps it: %s", batch, problem)
+            log.warning("micro-batch %d could not be aborted now; the next start aborts it: %s", batch, problem)
             return
         faults.reach("abort.journalled")
         # A3: sweep what the micro-batch has prepared.

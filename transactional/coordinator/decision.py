@@ -134,7 +134,8 @@ class Decision:
         drained = {message.drained for message in messages}
         if len(drained) > 1:
             raise ProtocolError(
-                "PROTOCOL_VIOLATED", reason=f"only some tasks of micro-batch {batch} report that they drained it"
+                "PROTOCOL_VIOLATED",
+                reason=f"only some tasks of micro-batch {batch} report that they discarded their rows",
             )
         if drained == {found is None}:
             change = f"micro-batch {batch} was {'prepared' if found else 'voided'} since its tasks were planned"
@@ -178,7 +179,7 @@ class Decision:
                     self._decline(problem, reason, fact, asked)
                     return None
                 log.warning(
-                    "micro-batch %d: the checkpoint is declined for now, and tried again: %s", fact.batch, problem
+                    "micro-batch %d: the checkpoint could not be decided, and is tried again: %s", fact.batch, problem
                 )
             self._clock.sleep(min(pause, deadline.left()))
             pause, tried = min(2 * pause, 5.0), True
@@ -327,4 +328,9 @@ class Decision:
         )
         found = entries.Declined(run=fact.run, batch=fact.batch, reason=failure.name, detail=str(problem)[:500])
         self._journal.append(found, must_own(fact.run))
-        log.warning("micro-batch %d waits for the next checkpoint, %d in a row: %s", fact.batch, declined, problem)
+        log.warning(
+            "micro-batch %d waits for the next checkpoint, because this one was declined (%d in a row): %s",
+            fact.batch,
+            declined,
+            problem,
+        )

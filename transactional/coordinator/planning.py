@@ -137,6 +137,8 @@ class Planning:
         newest = max(checkpoints, default=None)
         states = checkpoints[newest].hooks if newest is not None else {}
         for orphan in hooks.restore(self._session.settings.hooks, newest, states):
-            log.warning("checkpoint %s holds a state of %s, which checkpointHooks does not name", newest, orphan)
+            log.warning(
+                "checkpoint %s holds a state of the hook %s, which checkpointHooks does not name", newest, orphan
+            )
         faults.reach("hooks.restored")
         self._journal.append(entries.Restored(run=token, checkpoint=newest), must_own(token))

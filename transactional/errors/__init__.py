@@ -56,16 +56,17 @@ __all__ = [
 
 
 class TwoPhaseCommitError(Exception):
-    """Root of the tree: a condition of the catalogue and its parameters.
+    """Base class of all errors of this package: a named condition and its parameters.
 
-    Raise it as ``JournalError("JOURNAL_UNREADABLE", times=3)``: the catalogue has the message and the remedy.
+    Raise a subclass, such as ``JournalError("JOURNAL_UNREADABLE", times=3)``. The catalogue of conditions
+    (``docs/errors.md``) adds the message and the remedy.
 
     Parameters
     ----------
     condition : str
-        Stable upper-case name, e.g. ``"UNKNOWN_OPTION"``.
+        A stable upper-case name, such as ``"UNKNOWN_OPTION"``.
     message : str, optional
-        What happened, and the remedy, of a condition that the catalogue does not have: a sink's own. Never contains a secret.
+        Message and remedy, for a condition of your own sink that is not in the catalogue. It must not contain secrets.
     **parameters
         The values in the message, for programs; JSON types only.
     """
@@ -80,7 +81,7 @@ class TwoPhaseCommitError(Exception):
         self.parameters = parameters
 
     def with_note(self, note: str) -> Self:
-        """Return the same error with a sentence after its message."""
+        """Return a copy of the error with a sentence added to its message."""
         return type(self)(self.condition, f"{self.message} {note}", **self.parameters)
 
     def getCondition(self) -> str:
@@ -88,11 +89,11 @@ class TwoPhaseCommitError(Exception):
         return self.condition
 
     def getMessageParameters(self) -> dict[str, str]:
-        """Return the parameters as they stand in the message, as PySpark's errors do."""
+        """Return the parameters as the message shows them, as PySpark's errors do."""
         return {name: shown(value) for name, value in self.parameters.items()}
 
     def getSqlState(self) -> str | None:
-        """Return the condition's SQLSTATE; None for a condition that the catalogue does not have."""
+        """Return the condition's SQLSTATE; None if the condition is not in the catalogue."""
         known = catalogue.get(self.condition)
         return known.sql_state if known is not None else None
 
@@ -112,7 +113,7 @@ class OptionError(TwoPhaseCommitError, ValueError):
 
 
 class LocationError(TwoPhaseCommitError):
-    """The checkpoint location, the query's logs and the journal do not belong together."""
+    """The checkpoint location can't be used: its files, the query's logs and the journal do not belong together."""
 
 
 class PutBackError(LocationError):
@@ -120,7 +121,7 @@ class PutBackError(LocationError):
 
 
 class JournalError(TwoPhaseCommitError):
-    """The journal can't be read or written, or was written by a newer version."""
+    """The journal can't be read or written, or a newer release wrote it."""
 
 
 class JournalStoreError(JournalError):
@@ -128,7 +129,7 @@ class JournalStoreError(JournalError):
 
 
 class FencedError(TwoPhaseCommitError):
-    """A newer run owns the location (or another query the prefix); this one must stop."""
+    """Another run owns the location, or another query owns the prefix: this query must stop."""
 
 
 class SupersededError(FencedError):
@@ -136,19 +137,19 @@ class SupersededError(FencedError):
 
 
 class QueryStoppedError(TwoPhaseCommitError):
-    """The query ends because that was asked for: everything is committed, and no transaction is open."""
+    """The query was stopped on request: everything is committed, and no transaction is open. This is not a failure."""
 
 
 class ProtocolError(TwoPhaseCommitError):
-    """A call or message arrived that the protocol excludes."""
+    """An unexpected call or message arrived: a bug, or an unsupported version of Spark."""
 
 
 class StoreError(TwoPhaseCommitError):
-    """The sink's store refused for good: rights, versions, a missing topic or table."""
+    """The sink's store refused a request, and retrying does not help: a missing right, topic or table, a wrong version."""
 
 
 class RowRefusedError(StoreError):
-    """The store refused a row: too large, or of a type that it can't hold."""
+    """The store refused a row, for example because it is too large or has an unsupported type."""
 
 
 class StoreUnreachableError(StoreError):
@@ -156,17 +157,26 @@ class StoreUnreachableError(StoreError):
 
 
 class RetriableError(TwoPhaseCommitError):
-    """Nothing was decided; the batch can be written again by the next run."""
+    """A temporary failure: nothing was decided, and the next run can write the micro-batch again."""
 
 
 class StoreReplacedError(RetriableError):
-    """The store is not the one that the run has begun on, as after a failover: a new run compares it with the journal."""
+    """The store changed after the run began, for example by a failover. The next run compares it with the journal."""
 
 
 class TransactionLostError(TwoPhaseCommitError):
-    """These prepared transactions will never be committed; the others of the call are inspected again.
+    """Some prepared transactions can never be committed; the framework inspects the others of the call again.
 
-    ``parameters["handles"]`` holds the lost handles, as they were passed in.
+    Parameters
+    ----------
+    condition : str
+        As in `TwoPhaseCommitError`.
+    message : str, optional
+        As in `TwoPhaseCommitError`.
+    handles : Sequence[Mapping[str, Any]]
+        The lost handles, unchanged. The error has them as ``handles`` and in ``parameters["handles"]``.
+    **parameters
+        As in `TwoPhaseCommitError`.
     """
 
     def __init__(
@@ -181,16 +191,16 @@ class TransactionLostError(TwoPhaseCommitError):
 
 
 class HookError(TwoPhaseCommitError):
-    """A checkpoint hook raised, and nothing is decided; or it could not be restored."""
+    """A checkpoint hook raised an exception: the checkpoint is not decided, or the query does not start."""
 
 
 class AmbiguousOutcomeError(TwoPhaseCommitError):
-    """The store can't say whether a transaction was committed: an operator has to (`resolve`)."""
+    """The store does not show whether a transaction was committed. You have to decide with ``barrier resolve``."""
 
 
 class ReplayMismatchError(TwoPhaseCommitError):
-    """The rows that a repair wrote are not the recorded ones: the plan or its parallelism changed."""
+    """A micro-batch that was computed again has other rows than before: the plan or its parallelism changed."""
 
 
 class RewindRequiredError(TwoPhaseCommitError):
-    """Lost parts belong to batches that the query has moved past: go back to an earlier checkpoint."""
+    """Rows were lost in micro-batches that the query has moved past: it has to go back (``barrier recover``)."""

@@ -38,7 +38,7 @@ def sync_folder(folder: str) -> None:
             raise
         if folder not in _refused:
             log.warning(
-                "%s: its file system can't sync a folder (%s): a power failure may take new files away", folder, error
+                "%s: the file system can't sync a folder (%s), so a power failure may remove new files", folder, error
             )
             _refused.add(folder)
     finally:

@@ -255,8 +255,10 @@ class Journal:
         """Raise if a snapshot is at or above our number: it had been taken and deleted, and our entry counts for nothing."""
         _, snapshots = self._list()
         if snapshots and snapshots[-1] >= number:
-            newer = f"a newer run: journal number {number} had been taken, and folded into snapshot {snapshots[-1]}"
-            raise SupersededError("RUN_SUPERSEDED", run="of this driver", newer=newer, number=number)
+            newer = (
+                f"a newer run: another process took journal number {number}, and snapshot {snapshots[-1]} includes it"
+            )
+            raise SupersededError("RUN_SUPERSEDED", run="not numbered yet", newer=newer, number=number)
 
     def fold(self, every: int = SNAPSHOT_EVERY) -> None:
         """Write a snapshot when `every` entries follow the last, and delete what two snapshots cover.
@@ -275,7 +277,7 @@ class Journal:
             self._store.create(name, data)
             self._delete_folded()
         except OSError as error:  # it may be there or not; the entries stay, and the next planning tries again
-            log.warning("the journal is not folded now: %s", error)
+            log.warning("no snapshot of the journal was written now; a later one follows: %s", error)
 
     def _delete_folded(self) -> None:
         entries, snapshots = self._list()

@@ -37,7 +37,7 @@ KEPT_UNMARKED = 5  # of those that could not guard their prefix: an outage makes
 def apply(ledger: Ledger, entry: Entry) -> None:
     """Fold the next entry."""
     if entry.number != ledger.position + 1:
-        reason = f"{entry.number}.json follows entry {ledger.position}, and entries in between are missing"
+        reason = f"{entry.number}.json follows entry {ledger.position}, but entries in between are missing"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, expected=ledger.position + 1, found=entry.number)
     try:
         fact = entries.fact_of(entry.kind, entry.body)
@@ -132,7 +132,9 @@ def _decided(ledger: Ledger, entry: Entry, fact: entries.Decided) -> None:
     ledger.origin = fact.origin or ledger.origin
     covered = [b.batch for b in ledger.undecided()]
     if fact.covers != covered:
-        reason = f"entry {entry.number} decides the prepared micro-batches {fact.covers}, the journal holds {covered}"
+        reason = (
+            f"entry {entry.number} decides the prepared micro-batches {fact.covers}, but the journal holds {covered}"
+        )
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
     for number in covered:
         ledger.batches[number].checkpoint = entry.number
@@ -320,14 +322,14 @@ def _moved(ledger: Ledger, entry: Entry, fact: entries.Moved) -> None:
 
 def _begin_restore(ledger: Ledger, entry: Entry, fact: entries.RestoreBegun) -> None:
     if entry.number != 1:
-        reason = f"entry {entry.number} begins a restore in a journal in use"
+        reason = f"entry {entry.number} begins a restore, but the journal is already in use"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
     ledger.restoring = fact
 
 
 def _opened(ledger: Ledger, entry: Entry, fact: entries.Opened) -> None:
     if ledger.restoring is None:
-        reason = f"entry {entry.number} opens a journal that is open"
+        reason = f"entry {entry.number} opens a journal that is already open"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
     vars(ledger).update(vars(Ledger.opened(ledger.restoring, fact.position, fact.origin)))
 

@@ -48,6 +48,6 @@ class _HasState(Protocol):
 def enter(record: _HasState, state: CheckpointState) -> None:
     """Let a checkpoint enter a state."""
     if state not in TRANSITIONS[record.state]:
-        reason = f"an entry makes a checkpoint {state.value} that is {record.state.value}"
+        reason = f"an entry makes a checkpoint {state.value}, but the checkpoint is {record.state.value}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason)
     record.state = state

@@ -70,7 +70,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
     if view.committed > view.batch - 1 and not late:
         raise LocationError(
             "LOGS_INCONSISTENT",
-            reason=f"commits/{view.committed} exists, and the newest of offsets/ is {view.batch}",
+            reason=f"commits/{view.committed} exists, but the newest file of offsets/ is {view.batch}",
             committed=view.committed,
             batch=view.batch,
         )
@@ -84,14 +84,14 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
         raise LocationError(
             "NO_JOURNAL",
             location=view.location,
-            reason=f"the query is at micro-batch {view.batch}, so it had another sink until now, or barrier/ was deleted",
+            reason=f"the query is already at micro-batch {view.batch}: it used another sink before, or barrier/ was deleted",
             batch=view.batch,
         )
     first = last if ledger.replay is None else ledger.replay
     if late or (view.batch > last + 1 and view.committed <= last):
         raise LocationError("LOGS_AHEAD", batch=view.batch, accounted=last)
     if not first <= view.batch <= last + 1:
-        reason = f"the query is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}"
+        reason = f"the query is at micro-batch {view.batch}, but the journal ends at micro-batch {last}"
         raise LocationError("BATCHES_NOT_ACCOUNTED", reason=reason, batch=view.batch, accounted=last)
     check_sources(ledger, view)
 
@@ -152,15 +152,15 @@ def check_recorded(ledger: Ledger, batch: int, lines: Sequence[SourceLine]) -> N
 def replaced_since_planned(batch: int) -> RetriableError:
     """Make the error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
     reason = (
-        f"offsets/{batch} is not the file that the tasks of the micro-batch were planned by, so another driver has written it "
+        f"offsets/{batch} is not the file from which the tasks of the micro-batch were planned: another driver has written it "
         "since"
     )
     return RetriableError("CONCURRENT_COMMIT", reason=reason, batch=batch)
 
 
 PLANNED = (
-    ", and rewind to the newest checkpoint, because the micro-batch is planned already (without a checkpoint nothing was "
-    "written: start at a new location)"
+    ". The micro-batch is already planned: rewind to the newest checkpoint. If there is no checkpoint, nothing was written: "
+    "start at a new location"
 )
 
 
@@ -180,9 +180,8 @@ def check_schedule(
             owner="barrier-kafka",
             option="allowReordering",
             value="true",
-            expectation="false, because the sink replaces earlier rows of a key, and without an order an older row could "
-            "replace a newer one for good. Leave out minPartitions and maxRecordsPerPartition, too"
-            + (PLANNED if planned else ""),
+            expectation="false, because the sink replaces earlier rows of a key: without an order, an older row could "
+            "replace a newer one. Also remove minPartitions and maxRecordsPerPartition" + (PLANNED if planned else ""),
         )
     longest = max((line.longest_wait for line in lines), default=0)
     if not longest:
@@ -190,14 +189,14 @@ def check_schedule(
     topics = {identity: topic for line in lines for topic, identity in line.topic_ids.items()}
     own = sorted(topics[identity] for identity in targets if identity in topics)
     if any(line.offset is None for line in lines):
-        reason = "one of the query's sources carries no barriers, so that every micro-batch closes a checkpoint"
+        reason = "one of the query's sources has no barriers, so every micro-batch closes a checkpoint"
     elif lifetime is not None and longest > lifetime * 500:
         reason = (
-            f"a prepared transaction lives {lifetime:g} s, and has to be decided in half of that, {lifetime / 2:g} s: raise "
+            f"a prepared transaction lives {lifetime:g} s, and has to be decided in half of that, {lifetime / 2:g} s. Raise "
             "the sink's transaction timeout, or shorten the interval"
         )
     elif own:
-        reason = f"it reads {', '.join(own)}, which it writes to, and its own open transactions would hold it back"
+        reason = f"it reads {', '.join(own)}, which it also writes, so its own open transactions would block it"
     else:
         return
     raise OptionError("INTERVAL_NOT_POSSIBLE", option="barrierInterval", interval=longest, reason=reason)

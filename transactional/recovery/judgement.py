@@ -115,9 +115,9 @@ def committed_behind(
 def out_of_order(gap: int, batches: Sequence[int]) -> str:
     """Explain, for a message, that micro-batches behind the first lost one are committed."""
     return (
-        f"Micro-batches {list(batches)} were committed already, before the lost rows of micro-batch {gap}: every row is "
-        "still written exactly once, but the rows that are written again come after theirs. A reader that keeps the last "
-        "value of a key keeps an older one if both have rows of that key: compare these keys with the input."
+        f"Micro-batches {list(batches)} were already committed, before the lost rows of micro-batch {gap}. Every row is "
+        "still written exactly once, but the lost rows now come after later ones. A reader that keeps the last value of a "
+        "key may therefore keep an older value. Compare the keys of these rows with the input."
     )
 
 

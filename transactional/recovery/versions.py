@@ -48,7 +48,7 @@ def check_origin(ledger: Ledger, origin: str) -> None:
 def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version: int) -> None:
     """Refuse to drop the rows of a version: it was new at planning, and a higher one was committed meanwhile."""
     if not all(message.drained for message in messages):
-        reason = f"{ledger.accounted} was committed meanwhile, and versions only grow"
+        reason = f"version {ledger.accounted} was committed meanwhile, and versions must increase"
         raise FencedError("VERSION_OVERTAKEN", reason=reason, batch=version)
 
 
@@ -58,7 +58,7 @@ def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], versi
     parts = [part.to_json() for message in messages for part in message.parts]
     if any(not message.drained and message.partition not in lost for message in messages):
         if found.written is None or found.written.frame != Written.of(parts).frame:
-            reason = "another write of the same version was committed after this one had been planned"
+            reason = "another write of the same version was committed after this one was planned"
             raise FencedError("VERSION_OVERTAKEN", reason=reason, batch=version)
         return
     if not compare or found.written is None or not all(message.drained for message in messages):
@@ -121,7 +121,7 @@ def other_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> s
 
 
 def _other_target(ledger: Ledger, changed: str) -> LocationError:
-    reason = f"a version is written once per location, to one target, and this write has another ({changed})"
+    reason = f"the versions of a location go to one target, but this write has another target ({changed})"
     return LocationError("LOCATION_TAKEN", location=ledger.location, reason=reason)
 
 

@@ -6,12 +6,12 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """A clock that moves only if it is advanced, or slept on.
+    """Test clock that moves only when a test calls `advance` or the code calls `sleep`.
 
     Parameters
     ----------
     start : float
-        Seconds since the epoch.
+        The first time, in seconds since the epoch.
     """
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
@@ -19,17 +19,17 @@ class FakeClock:
         self.passed = 0.0
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
         return self._start + self.passed
 
     def monotonic(self) -> float:
-        """Seconds since it was made."""
+        """Return the seconds since the clock was created."""
         return self.passed
 
     def sleep(self, seconds: float) -> None:
-        """Return at once, that much later."""
+        """Advance the clock by this number of seconds, and return immediately."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock by this number of seconds."""
         self.passed += seconds

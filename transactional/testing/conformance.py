@@ -21,30 +21,32 @@ __all__ = ["SinkConformance"]
 
 
 class SinkConformance(GoldenHandles):
-    """Tests that a sink keeps the contract of `TwoPhaseCommitSink`. Subclass it in a pytest module; each method is a test.
+    """Test class that checks whether a sink keeps the contract of `TwoPhaseCommitSink`.
 
-    Set `sink_type`, give a fixture ``sink_options``, and override `visible`. If rows have another shape than one text
-    column ``value``, override `schema` and `batch` too. The sink must be importable by a child process.
+    Subclass it in a pytest module: its methods are the tests. Set `sink_type`, define a fixture ``sink_options``, and
+    override `visible`. If your rows are not one text column ``value``, override `schema` and `batch` as well. A child process
+    must be able to import the sink.
 
     Attributes
     ----------
     sink_type : type[TwoPhaseCommitSink]
+        Your sink.
     seconds : float
-        Within which what was committed has to be visible, and what is known of a handle has to be reported.
+        How long a test waits until committed rows are visible and the state of a handle is known.
     quiet_seconds : float
-        How long what readers see must stay as expected, if `quiet` does not know.
+        How long the visible rows must stay as expected, if `quiet` returns None.
     rounds : int
-        Of the race between commit and abort.
+        The number of races between commit and abort.
     deaths : int
-        How many processes, at most, are killed within a `commit`, each at another line of the sink's code.
+        The maximum number of processes that are killed within a `commit`, each at another line of the sink's code.
     ordered : bool
-        Whether `visible` returns the rows of one transaction in the order in which they were written. Set it to False if
+        True if `visible` returns the rows of one transaction in the order in which they were written. Set it to False if
         your store has no order (a table of most databases).
     golden_handles : Path or None
-        Folder of handles that released versions of the sink have made, a JSON file each, named so that the newest is the
-        last. A checkpoint that the old version decided is committed by the new one.
+        A folder with handles from released versions of the sink, one JSON file each, sorted by name from old to new. The
+        tests check that the present version commits them.
     keyed_by_data : Collection[str]
-        Members of a handle whose own keys are data, such as names of topics. Only their values are compared with
+        Members of a handle whose keys are data, such as names of topics. Only their values are compared with
         `golden_handles`.
 
     Examples
@@ -70,21 +72,21 @@ class SinkConformance(GoldenHandles):
     # -- what a sink's author gives ---------------------------------------------------------------------------------
 
     def visible(self, options: Mapping[str, str]) -> Sequence[int]:
-        """Return the numbers of all rows that a reader of committed data sees now, doubled ones twice.
+        """Return the numbers of all rows that a reader of committed data sees now; duplicates appear twice.
 
-        In the order in which a reader gets the rows of one transaction, if your store has one: see `ordered`.
+        Keep the order in which a reader gets the rows of one transaction, if your store has an order (see `ordered`).
         """
         raise NotImplementedError
 
     def unfinished(self, options: Mapping[str, str]) -> int | None:
-        """Return how many transactions are open or prepared at the store; None if that can't be known."""
+        """Return how many transactions are open or prepared at the store; None (the default) if unknown."""
         return None
 
     def quiet(self, options: Mapping[str, str]) -> bool | None:
-        """Return whether every commit and abort that was asked for has reached readers; None if that cannot be known.
+        """Return whether readers already see the outcome of every commit and abort; None (the default) if unknown.
 
-        Override it if the store answers before readers see the outcome, and knows when they do: a row that becomes visible
-        too late, or should never become visible, is then found without a pause.
+        Override it if the store answers before readers see the outcome, and can report when they do. Then the tests need no
+        pause to find a row that becomes visible too late, or that should never become visible.
         """
         return None
 
@@ -103,7 +105,7 @@ class SinkConformance(GoldenHandles):
     # -- tests ------------------------------------------------------------------------------------------------------
 
     def test_prepared_rows_are_invisible_until_they_are_committed(self, sink_options: Mapping[str, str]) -> None:
-        """The first phase makes rows durable, and nothing visible."""
+        """The first phase makes rows durable, but not visible."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1, 2])
         bench.must_see([])
@@ -120,7 +122,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([0, 1, 2])
 
     def test_a_commit_can_be_repeated(self, sink_options: Mapping[str, str]) -> None:
-        """The same process may repeat it, and so may a new one."""
+        """The same process may repeat a commit, and so may a new process."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         sink = bench.sink()
@@ -130,7 +132,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([1])
 
     def test_every_row_of_a_task_becomes_visible_in_order(self, sink_options: Mapping[str, str]) -> None:
-        """Batches are short and long, and some are slices of others."""
+        """The task writes short and long batches, and slices of batches."""
         bench = Bench(self, sink_options)
         long = [7 * number % 1009 for number in range(1, 1009)]  # each once, shuffled
         batches = [
@@ -169,7 +171,7 @@ class SinkConformance(GoldenHandles):
         bench.must_be_finished()
 
     def test_another_process_commits(self, sink_options: Mapping[str, str]) -> None:
-        """Options and the handle's JSON are all that it has."""
+        """The other process has only the options and the handle's JSON."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1, 2, 3])
         with bench.process() as other:
@@ -178,7 +180,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([1, 2, 3])
 
     def test_an_abort_can_be_repeated_and_holds(self, sink_options: Mapping[str, str]) -> None:
-        """What was aborted is never committed."""
+        """An aborted transaction is never committed."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         assert list(bench.sink().abort([handle])) == []
@@ -187,7 +189,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([])
 
     def test_an_abort_after_the_commit_says_so_and_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
-        """Recovery relies on what an abort returns."""
+        """Recovery relies on the handles that an abort returns."""
         bench = Bench(self, sink_options)
         handle, other = bench.prepare([1]), bench.prepare([2], partition=1)
         bench.commit(handle)
@@ -206,7 +208,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([])
 
     def test_a_commit_names_what_is_lost_and_commits_the_rest(self, sink_options: Mapping[str, str]) -> None:
-        """A repair needs both. A sink that commits all or none commits the rest when it gets only that."""
+        """The error names the lost handles, and the others are committed: immediately, or by a second call."""
         bench = Bench(self, sink_options)
         handles = [bench.prepare([number], partition=number) for number in range(3)]
         bench.sink().abort([handles[1]])
@@ -217,7 +219,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([0, 2])
 
     def test_a_late_commit_of_an_aborted_handle_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
-        """It does not change the transaction that replaced it, either."""
+        """The late commit does not change the transaction that replaced the aborted one."""
         bench = Bench(self, sink_options)
         old = bench.prepare([1])
         bench.sink().abort([old])
@@ -232,7 +234,7 @@ class SinkConformance(GoldenHandles):
     def test_a_late_commit_or_abort_of_a_committed_handle_changes_nothing(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """The same partition is prepared again meanwhile, as the next micro-batch does."""
+        """The next micro-batch has prepared the same partition in the meantime."""
         bench = Bench(self, sink_options)
         old = bench.prepare([1])
         bench.commit(old)
@@ -244,7 +246,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([1, 2])
 
     def test_commit_and_abort_raced_by_two_processes_end_in_one(self, sink_options: Mapping[str, str]) -> None:
-        """Two drivers race for one handle. In the end each has come first at least once."""
+        """Two drivers race for one handle. Each wins at least once."""
         bench = Bench(self, sink_options)
         expected: list[int] = []
         ends: set[str] = set()
@@ -297,7 +299,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([2])
 
     def test_a_prepared_transaction_survives_the_death_of_its_process(self, sink_options: Mapping[str, str]) -> None:
-        """The process that prepares is never the one that commits."""
+        """One process prepares, and another one commits."""
         bench = Bench(self, sink_options)
         with bench.process() as victim:
             first = victim.ask(**bench.words_to_prepare([1], until="preCommit"))["handle"]
@@ -310,7 +312,7 @@ class SinkConformance(GoldenHandles):
         bench.must_be_finished()
 
     def test_lingering_transactions_are_swept_and_known_ones_kept(self, sink_options: Mapping[str, str]) -> None:
-        """The known ones are those that an unsettled journal entry names."""
+        """A sweep keeps the transactions that an unsettled journal entry names."""
         bench = Bench(self, sink_options)
         known, lingering = bench.prepare([1]), bench.prepare([2], partition=1)
         assert bench.sweep([known]) >= 1
@@ -331,7 +333,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([1])
 
     def test_a_store_keeps_its_identity(self, sink_options: Mapping[str, str]) -> None:
-        """Every process gets the same answer, before and after a commit: a run on another store is refused."""
+        """`identify` returns the same in every process, before and after a commit: a run on another store is refused."""
         bench = Bench(self, sink_options)
         identity = dict(bench.sink().identify())
         bench.commit(bench.prepare([1]))
@@ -352,7 +354,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([2])
 
     def test_a_warm_up_in_a_thread_leaves_nothing_if_no_row_comes(self, sink_options: Mapping[str, str]) -> None:
-        """And if one comes, the task's own thread begins."""
+        """If a row comes, the task's own thread begins the transaction."""
         bench = Bench(self, sink_options)
         idle, sink = bench.warm(partition=1), bench.warm()
         idle.close()
@@ -366,7 +368,7 @@ class SinkConformance(GoldenHandles):
     # -- an older copy of the location ------------------------------------------------------------------------------
 
     def test_a_commit_that_the_journal_does_not_know_is_found(self, sink_options: Mapping[str, str]) -> None:
-        """A sink that keeps ids or evidence notices an older copy of the location, which would write rows again."""
+        """A sink that keeps ids or evidence detects an older copy of the location, which would write rows twice."""
         name = Options(sink_options).get("transactionalIdPrefix", str(uuid.uuid4()))
         bench = Bench(self, sink_options, name, name)  # the prefix of a query that is given none
         sink = bench.sink()

@@ -139,19 +139,19 @@ class MemoryTransactions:
 
 
 class RecordingSink(ShowsLater, TwoPhaseCommitSink[int, MemoryHandle]):
-    """A sink over `MemoryTransactions` that keeps a list of its calls.
+    """Test sink that keeps its rows in memory and records its calls.
 
     Parameters
     ----------
     options : Options
     schema : pyarrow.Schema
     store : MemoryTransactions, optional
-        What several sinks share.
+        The store in memory; pass one to share it among several sinks.
 
     Attributes
     ----------
     calls : list[tuple[str, list[int]]]
-        Method and transactions' numbers.
+        One entry per call: the name of the method, and the numbers of its transactions.
     """
 
     def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:
@@ -166,52 +166,52 @@ class RecordingSink(ShowsLater, TwoPhaseCommitSink[int, MemoryHandle]):
         return "2pc-recording"
 
     def beginTransaction(self, context: TransactionContext) -> int:
-        """Open."""
+        """Open a transaction; return its number."""
         self._called("beginTransaction", [])
         return self.store.begin(context)
 
     def write(self, transaction: int, batch: pa.RecordBatch) -> None:
-        """Add the rows."""
+        """Add the rows to the open transaction."""
         self._called("write", [transaction])
         self.store.write(transaction, batch.to_pylist())
 
     def preCommit(self, transaction: int) -> MemoryHandle:
-        """Prepare."""
+        """Prepare the transaction; return its handle."""
         self._called("preCommit", [transaction])
         self.store.prepare(transaction)
         return MemoryHandle(transaction=transaction)
 
     def rollback(self, transaction: int) -> None:
-        """Abort."""
+        """Abort the transaction."""
         self._called("rollback", [transaction])
         self.store.abort(transaction)
 
     def commit(self, handles: Sequence[MemoryHandle], checkpoint: DecidedCheckpoint) -> None:
-        """Commit each."""
+        """Commit each transaction; raise `TransactionLostError` for those that are lost."""
         self._called("commit", [handle["transaction"] for handle in handles])
         lost = [dict(h) for h in handles if self.store.commit(h["transaction"]) is not Outcome.COMMITTED]
         if lost:
             raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=f"{len(lost)} of {len(handles)}")
 
     def abort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
-        """Abort each."""
+        """Abort each transaction; return the handles that were already committed."""
         self._called("abort", [handle["transaction"] for handle in handles])
         return [h for h in handles if self.store.abort(h["transaction"]) is Outcome.COMMITTED]
 
     def ensureVisible(
         self, handles: Sequence[MemoryHandle], checkpoint: DecidedCheckpoint
     ) -> Sequence[Mapping[str, Any]]:
-        """Do nothing: what is committed is visible here."""
+        """Return immediately: committed rows are visible in memory."""
         self._called("ensureVisible", [handle["transaction"] for handle in handles])
         return ()
 
     def inspect(self, handles: Sequence[MemoryHandle]) -> Sequence[HandleState]:
-        """Look at each."""
+        """Return the state of each handle."""
         self._called("inspect", [handle["transaction"] for handle in handles])
         return [self._state(handle["transaction"]) for handle in handles]
 
     def sweep(self, known: Sequence[MemoryHandle], before: Cutoff) -> int:
-        """Abort unfinished transactions under the prefix that `known` does not name."""
+        """Abort unfinished transactions under the prefix that are not in `known`; return how many."""
         self._called("sweep", [handle["transaction"] for handle in known])
         keep = {handle["transaction"] for handle in known}
         lingering = [n for n in self.store.unfinished(self.options["transactionalIdPrefix"]) if n not in keep]
@@ -228,12 +228,12 @@ class RecordingSink(ShowsLater, TwoPhaseCommitSink[int, MemoryHandle]):
 
 
 class FailingSink(RecordingSink):
-    """A `RecordingSink` whose methods raise on order.
+    """`RecordingSink` whose methods raise the errors that a test sets.
 
     Attributes
     ----------
     failures : dict[str, list[Exception]]
-        By method: raised by its next calls, one each, before they do anything.
+        Errors by method name. Each of the next calls of the method raises one of them, before it does anything.
     """
 
     def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:
@@ -247,14 +247,14 @@ class FailingSink(RecordingSink):
 
 
 class BlockingSink(RecordingSink):
-    """A `RecordingSink` whose methods wait on order, for tests of what happens meanwhile.
+    """`RecordingSink` whose methods wait until a test releases them.
 
     Attributes
     ----------
     gates : dict[str, threading.Event]
-        By method: its calls wait until the event is set, before they do anything.
+        Events by method name. A call waits until the event is set, before it does anything.
     reached : dict[str, threading.Event]
-        By method: set when a call waits.
+        Events by method name. The event is set when a call begins to wait.
     """
 
     def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:
@@ -263,7 +263,7 @@ class BlockingSink(RecordingSink):
         self.reached: dict[str, threading.Event] = {}
 
     def block(self, method: str) -> threading.Event:
-        """Let the next calls of a method wait; returns the event that lets them go on."""
+        """Make the next calls of a method wait; return the event that releases them."""
         self.reached[method] = threading.Event()
         return self.gates.setdefault(method, threading.Event())
 

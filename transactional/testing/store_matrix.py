@@ -1,4 +1,4 @@
-"""What a sink must notice of its store: an older copy, nothing, another one, as a class of tests. See `StoreMatrix`."""
+"""Tests that a sink detects a wrong store: an older copy, an empty or another one. See `StoreMatrix`."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ MOMENTS = ("run begins", "driver lives", "commit", "batch write")
 
 
 class StoreMatrix:
-    """Tests that a store which is behind the journal, gone, or another one is never written into. A mixin of `SinkConformance`.
+    """Test class that checks that a sink never writes into a wrong store: an older copy, an empty one, or another one.
 
-    Give `takeCopy`, `putBack`, `remove` and `replace`. Every damage is tried at every moment, with the real coordinator: the
-    query must stop with an error of the catalogue, no row may become visible by it, and when the former store is back, a
-    query that goes on must end with every row once.
+    Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests combine every
+    damage with every moment, with the real coordinator. The query must stop with an error of the catalogue, and no row may
+    become visible. When the former store is back, the query must continue and end with every row exactly once.
 
     Attributes
     ----------
     cannot : Collection[tuple[str, str]]
-        Cells (damage, moment) that the store can't answer, also ("older copy", "another prefix"). The test asserts that such
-        a query goes on: say so in your docs.
+        Pairs (damage, moment) that your store can't detect, also ("older copy", "another prefix"). The tests assert that the
+        query continues in these cases: mention them in your docs.
     comesBack : bool
-        Whether `putBack` can bring back what `remove` has removed: then the query goes on with it.
+        True if `putBack` can restore a target that `remove` has removed. Then the query must continue with it.
     """
 
     cannot: ClassVar[Collection[tuple[str, str]]] = ()
@@ -61,27 +61,27 @@ class StoreMatrix:
     # -- what a sink's author gives ---------------------------------------------------------------------------------
 
     def takeCopy(self, options: Mapping[str, str]) -> Any:
-        """Copy the whole store, with what the sink keeps beside its target; return where the copy is."""
+        """Copy the whole store, including the data that the sink keeps beside its target; return the copy's address."""
         raise NotImplementedError
 
     def putBack(self, options: Mapping[str, str], copy: Any) -> None:
-        """Put a copy in the place of the store, as it was when it was taken."""
+        """Replace the store with a copy that `takeCopy` made."""
         raise NotImplementedError
 
     def remove(self, options: Mapping[str, str]) -> None:
-        """Remove the target, and what the sink keeps beside it."""
+        """Remove the target and the data that the sink keeps beside it."""
         raise NotImplementedError
 
     def replace(self, options: Mapping[str, str]) -> None:
-        """Put another target, an empty one that the sink could write into, in the place of the store."""
+        """Replace the target with another one, which is empty and which the sink could write to."""
         raise NotImplementedError
 
     def emptyLog(self, options: Mapping[str, str]) -> bool:
-        """Take the newest commit's content away, as a power failure may; False (the default) if the store has no such log."""
+        """Empty the log entry of the newest commit, as a power failure may; return False (the default) if there is no log."""
         return False
 
     def unreachable(self, options: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return options that lead to a store that does not answer; None (the default) if there is none."""
+        """Return options that address a store that does not answer; None (the default) if there is none."""
         return None
 
     # -- the test ---------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class StoreMatrix:
     def test_a_store_that_is_not_the_journal_s_is_never_written_into(
         self, sink_options: Mapping[str, str], damage: str, moment: str
     ) -> None:
-        """Three checkpoints are committed; then the store is damaged, and a fourth is due."""
+        """After three checkpoints the store is damaged. The fourth must not be written."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=moment == "batch write")
         query.run(0, [0])
@@ -123,7 +123,7 @@ class StoreMatrix:
     def test_a_query_that_died_in_its_commit_goes_on_under_another_prefix(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """The store holds a checkpoint of the former prefix, which the journal has not settled. That is no older copy."""
+        """The store holds an unsettled checkpoint of the former prefix. That does not make the location an older copy."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])
@@ -135,7 +135,7 @@ class StoreMatrix:
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
     def test_an_older_copy_is_never_written_into_under_another_prefix(self, sink_options: Mapping[str, str]) -> None:
-        """A checkpoint's id is the query's, under whatever prefix it was committed."""
+        """Checkpoint ids belong to the query, not to the prefix under which they were committed."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])
@@ -157,7 +157,7 @@ class StoreMatrix:
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
     def test_a_sink_notices_that_its_store_is_gone_and_creates_none(self, sink_options: Mapping[str, str]) -> None:
-        """`isThere` answers, and changes nothing. A sink that does not override it is not asked."""
+        """`isThere` returns the right answer and changes nothing. A sink that does not override it is skipped."""
         suite: Any = self
         if suite.sink_type.isThere is TwoPhaseCommitSink.isThere:
             return

@@ -56,8 +56,8 @@ def ask_each_broker(
     except RetriableError as problem:
         raise RetriableError(
             "KAFKA_TIMEOUT",
-            reason=f"by one broker, {', '.join(topics)} is not what the query has read, and no second broker "
-            "answered. Nothing is given up",
+            reason=f"one broker says that {', '.join(topics)} is not the topic that the query has read, and no second broker "
+            "answered",
             topics=list(topics),
         ) from problem
     finally:

@@ -290,7 +290,7 @@ def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
         if to in foreign:
             continue
         if to != key and to in given:
-            raise forbidden_option(name, key, f"it is Java's name of kafka.{to}, which is given, too.")
+            raise forbidden_option(name, key, f"it is Java's name of kafka.{to}, which is also set")
         try:
             settings[to] = rule.convert(text) if rule else text
         except ValueError as expectation:

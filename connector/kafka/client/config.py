@@ -164,7 +164,7 @@ class ClientConfig:
             owner=self.name,
             option=named,
             value=value,
-            expectation=f"what the Kafka client accepts: {reason}",
+            expectation=f"a value that the Kafka client accepts ({reason})",
         )
 
 

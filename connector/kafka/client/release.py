@@ -27,8 +27,8 @@ def check_release(admin: KafkaAdmin) -> Iterator[Finding]:
     if highest.get("metadata.version", 0) == SKIPS_MARKERS:
         yield warning(
             "transaction-version",
-            "The brokers are of a release 4.3, of which 4.3.0 and 4.3.1 may leave commit markers out (KAFKA-20734). The sink "
-            "writes such a marker itself, if it may.",
+            "The brokers run a release 4.3. Releases 4.3.0 and 4.3.1 may skip commit markers (KAFKA-20734). The sink "
+            "writes such a marker itself if this user has the right to.",
             "Grant this user ClusterAction on the cluster, or use 4.2.",
         )
     elif level >= 2:

@@ -101,7 +101,7 @@ class BarrierTopic:
             )
             reason = self._config.scrub(problem.args[0].str())
             raise self._invalid(
-                f"a topic that is there, as this user may not create it ({reason}): {command}"
+                f"a topic that exists, because this user may not create it ({reason}). An administrator can: {command}"
             ) from None
 
     def _invalid(self, expectation: str) -> OptionError:
@@ -197,8 +197,8 @@ def stable_ends(
     stable = backing_off(deadline, admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
     if stable is None:
         reason = (
-            f"the ends of {topic} can't be asked, or lie before those of its newest mark, or an open transaction of another "
-            "writer hides rows of the checkpoint"
+            f"the brokers do not report the ends of {topic}, or report ends before those of its newest mark, or an open "
+            "transaction of another writer hides rows of the checkpoint"
         )
         raise RetriableError("KAFKA_TIMEOUT", reason=reason)
     return stable

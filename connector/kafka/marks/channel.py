@@ -194,8 +194,8 @@ class Channel:
         new = mark.checkpoint
         if new.checkpoint != at.checkpoint:
             reason = (
-                f"at offset {at.offset} is the mark of checkpoint {new.checkpoint}, and it was of checkpoint "
-                f"{at.checkpoint} when this query read it: the topic was deleted and created again"
+                f"offset {at.offset} holds the mark of checkpoint {new.checkpoint}, but held checkpoint {at.checkpoint} "
+                "when this query read it: the topic was deleted and created again"
             )
             raise disagree(self.topic, reason)
         self.at_ends, self.ids, self._last = mark.ends, mark.ids, mark.ends
@@ -213,8 +213,8 @@ class Channel:
         newest, new = self.newest, mark.checkpoint
         if new.restarted:
             return (
-                f"behind checkpoint {new.after} the query {new.query} was rewound with --allow-reemit, and has written rows "
-                "again that this query has perhaps read"
+                f"after checkpoint {new.after}, the query {new.query} was rewound with --allow-reemit, and wrote rows again "
+                "that this query may have read"
             )
         if any(self.ids.get(topic, identity) != identity for topic, identity in mark.ids.items()):
             return f"the topics of its marks were created again: {', '.join(sorted(mark.ids))}"

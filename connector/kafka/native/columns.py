@@ -44,7 +44,7 @@ class Columns:
 def native_columns() -> Columns | None:
     """Return the helper; None if it was not compiled at the installation."""
     path = next(iter(sorted(Path(__file__).parent.glob("_columns*.so"))), None)
-    problem: object = "no C compiler was there at the installation"
+    problem: object = "no C compiler was present during installation"
     if path is not None:
         try:
             return Columns(str(path))

@@ -227,12 +227,14 @@ def native_library() -> Library | None:
     from confluent_kafka import cimpl
 
     if sys.byteorder != "little" or struct.calcsize("P") != 8 or confluent_kafka.libversion()[1] >> 24 != MAJOR:
-        _log.info("Rows take the way through confluent-kafka's objects: librdkafka's layout is not known here.")
+        _log.info(
+            "Rows go through confluent-kafka's objects, which is slower: the memory layout of this librdkafka is not known."
+        )
         return None
     try:
         # Its extension module depends on the library: a look-up in the one finds the functions of the other.
         library = Library(cimpl.__file__)
     except (OSError, AttributeError) as problem:
-        _log.info("Rows take the way through confluent-kafka's objects: %s", problem)
+        _log.info("Rows go through confluent-kafka's objects, which is slower: %s", problem)
         return None
     return library if library.version == confluent_kafka.libversion()[1] else None

@@ -31,14 +31,14 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
     if timeout < 60_000:
         return warning(
             "transaction-timeout",
-            f"A transaction may take {timeout / 1000:g} s: what a crashed query has prepared is lost, and written again, if it "
-            "is not started within that.",
+            f"A transaction may take {timeout / 1000:g} s: if a crashed query is not restarted within that "
+            "time, its prepared rows are lost, and it has to write them again.",
             "Raise kafka.transaction.timeout.ms to minutes.",
         )
     if most is None:
         return unknown(
             "transaction-timeout",
-            f"This user may not read the brokers' transaction.max.timeout.ms: {timeout / 1000:g} s are taken for allowed.",
+            f"This user may not read the brokers' transaction.max.timeout.ms: {timeout / 1000:g} s is assumed to be allowed.",
             "Grant DESCRIBE_CONFIGS on the cluster.",
         )
     return good("transaction-timeout", f"{timeout / 1000:g} s, the brokers allow {most / 1000:g} s")
@@ -53,7 +53,7 @@ def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) ->
     name = run_id(prefix)
     known: dict[str, Description] = admin.describe([name, *ids_under(prefix, admin.transactional_ids(sorted(BUSY)))])
     if name not in known:
-        return good("prefix", f"{prefix}, which no query has used within the brokers' memory")
+        return good("prefix", f"{prefix}, which no query has used as far as the brokers remember")
     busy = any(each.state in BUSY for each in known.values())
     state = "has transactions open under it now" if busy else "has used it"
     return problem(
@@ -106,30 +106,30 @@ def _replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -
         yield problem(
             "replication",
             f"{topic}: partitions {offline[:10]} take no rows: fewer replicas are in sync than min.insync.replicas={least}.",
-            "See that all brokers run.",
+            "Check that all brokers are running.",
         )
     elif least > fewest:
         yield problem(
             "replication",
-            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: it takes no rows.",
+            f"{topic} has {fewest} replicas, but min.insync.replicas={least}: it takes no rows.",
             "Lower min.insync.replicas, or add replicas.",
         )
     elif fewest == 1:
         yield warning(
             "replication",
-            f"{topic} has one replica: rows that were committed are lost with one broker, and no protocol brings them back.",
+            f"{topic} has one replica: if its broker loses its disk, committed rows are lost for good.",
             "Use three replicas and min.insync.replicas=2.",
         )
     elif least == 1:
         yield warning(
             "replication",
-            f"{topic} has min.insync.replicas=1: rows that one replica alone holds count as written.",
+            f"{topic} has min.insync.replicas=1: rows count as written even if only one replica has them.",
             "Set min.insync.replicas=2.",
         )
     elif least == fewest:
         yield warning(
             "replication",
-            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: one broker that is away stops the query.",
+            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: if one broker is down, the query stops.",
             "Use one replica more than min.insync.replicas.",
         )
     else:

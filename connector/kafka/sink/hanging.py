@@ -106,7 +106,7 @@ def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -
         return _stopped(transaction, refusal(code))
     if code != NONE:
         raise _stopped(transaction, refusal(code))
-    log.warning("%s: the coordinator had left its marker out; the marker was written instead", transaction)
+    log.warning("%s: the transaction coordinator had not written its marker, so the query has written it", transaction)
     return None
 
 

@@ -173,33 +173,39 @@ def inject_barriers(
     intervalSeconds: float = 10.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Write a mark of a topic every few seconds, until `stop` returns true; for a topic that no query of ours writes.
+    """Write barriers for a topic that other programs fill, so that queries can follow it with ``alignOn``.
 
-    A mark is left out if nothing was written since the one before. What fails for a while is tried again at the next interval.
+    Every few seconds, the function writes a mark of the topic's end, until `stop` returns True. If no row was written since the
+    last mark, it writes none. After a temporary failure, it tries again at the next interval.
 
     Parameters
     ----------
     topic : str
+        The topic whose ends are marked.
     barrierTopic : str
-        Created if it is not there.
+        The topic that gets the marks. It is created if it does not exist.
     options : Mapping[str, str]
-        ``kafka.bootstrap.servers``, and others as `2pc-kafka` takes them.
+        ``kafka.bootstrap.servers`` and other ``kafka.*`` options, as for the sink ``2pc-kafka``.
     intervalSeconds : float
-        From mark to mark.
+        Seconds between two marks.
     stop : Callable[[], bool]
-        Asked often.
+        Called several times a second; the function returns when the result is True.
 
     Returns
     -------
     int
-        How many marks were written.
+        The number of marks that were written.
 
     Raises
     ------
     FencedError
         ``INJECTOR_FENCED``: another injector has taken over.
-    OptionError, StoreError
-        Before the first mark: the topics are not as they have to be.
+    OptionError
+        Before the first mark: `topic` does not exist, or `barrierTopic` is not suitable.
+    StoreError
+        The brokers can't be used, a right is missing, or `barrierTopic` belongs to another topic or query.
+    ValueError
+        `intervalSeconds` is not above 0.
     """
     if not intervalSeconds > 0:
         raise ValueError("intervalSeconds must be above 0")
@@ -214,9 +220,14 @@ def inject_barriers(
             try:
                 mark = injector.inject()
             except RetriableError as problem:
-                log.warning("No barrier was injected into %s for now: %s", barrierTopic, problem)
+                log.warning("No barrier was written to %s; the next interval tries again: %s", barrierTopic, problem)
                 continue
             if mark is not None:
                 written += 1
-                log.info("barrier %d of %s: %d offsets", mark.checkpoint.checkpoint, topic, mark.checkpoint.rows)
+                log.info(
+                    "barrier %d of %s written: %d offsets since the last one",
+                    mark.checkpoint.checkpoint,
+                    topic,
+                    mark.checkpoint.rows,
+                )
     return written

@@ -198,16 +198,16 @@ class KafkaSink(
         admin = self._driver_admin()
         yield good("brokers", self.client.bootstrap_servers)
         if prefix is None:
-            way = "Set transactionalIdPrefix: else it is the query's id, which is not known before its first start."
-            yield unknown("rights", "Whether this user may write under the transactional ids is not checked.", way)
+            way = "Set transactionalIdPrefix: the default, the query id, is not known before the first start."
+            yield unknown("rights", "The right to write under the transactional ids was not checked.", way)
         else:
-            yield good("rights", "all that the sink needs")
+            yield good("rights", "the sink has all rights that it needs")
         yield from check_release(admin)
         if self._settings.exactly_once:
             yield check_timeout(admin, self._settings.timeout_ms, intervalMs)
             yield check_prefix(admin, prefix, own)
         if self._settings.topic is None:
-            yield unknown("topic", "A column names the topics of rows: none is checked.")
+            yield unknown("topic", "A column names the topics of the rows, so no topic was checked.")
         else:
             yield good("topic", self._settings.topic)
             yield from check_topic(admin, self._settings.topic)

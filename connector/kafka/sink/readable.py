@@ -204,7 +204,7 @@ class _Wait:
                 self._refused = refused
                 self._second.forget(hanging)
                 continue
-            log.warning("%s: its coordinator had left the commit marker out; the marker was written instead", what)
+            log.warning("%s: its coordinator had not written the commit marker, so the query has written it", what)
             self._repaired.append(
                 {
                     "transactionalId": transaction.name,

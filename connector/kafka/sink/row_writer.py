@@ -70,7 +70,7 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         raise OptionError(
             "COLUMNS_MISMATCH",
             owner="2pc-kafka",
-            reason=f"it can't write {', '.join(wrong)}: it takes {', '.join(COLUMNS)}, each once",
+            reason=f"it can't write {', '.join(wrong)}: it accepts {', '.join(COLUMNS)}, each once",
             columns=wrong,
         )
     for field in schema:

@@ -62,26 +62,29 @@ def _as_topic(text: str) -> str:
 WRITE_OPTIONS = OptionTable(
     "2pc-kafka",
     (
-        Option("topic", None, _as_topic, "Topic of all rows; wins over a column topic. One of the two is needed."),
+        Option(
+            "topic", None, _as_topic, "The topic for all rows; it overrides the column topic. One of the two is needed."
+        ),
         Option(
             "createTopics",
             False,
             as_bool,
-            "Whether rows may name a topic, in the column topic, that does not exist: brokers with auto.create.topics.enable "
-            "then create it. false refuses the row.",
+            "true lets rows name topics, in the column topic, that do not exist: brokers with auto.create.topics.enable "
+            "create them. false refuses such a row.",
         ),
         Option(
             "kafka.transaction.timeout.ms",
             None,
             _as_timeout,
-            "How long the broker keeps a prepared transaction, from its first row. By default what the brokers allow "
-            "(transaction.max.timeout.ms), at most 15 min. A checkpoint has to be decided within it.",
+            "How many milliseconds a broker keeps a prepared transaction, counted from its first row. A checkpoint has to be "
+            "decided within this time. Default: the brokers' transaction.max.timeout.ms, but at most 15 min.",
         ),
         Option(
             "barrierTopic",
             None,
             _as_topic,
-            "A topic that gets a mark for each checkpoint: where it ends in the option topic's. Created if it is not there.",
+            "A topic that gets a mark for each checkpoint: the checkpoint's end offsets in the topic that the option topic "
+            "names. It is created if it does not exist.",
         ),
     ),
 )
@@ -136,10 +139,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     barrier_topic = values["barrierTopic"]
     if barrier_topic is not None:
         if values["topic"] is None or values["topic"] == barrier_topic:
-            expectation = "another topic than the one of the rows, which the option topic names"
+            expectation = "a topic other than the rows' own, and the option topic has to be set"
             raise WRITE_OPTIONS.invalid("barrierTopic", barrier_topic, expectation)
         if values["deliveryGuarantee"] != "exactly-once":
-            expectation = "not set: at-least-once has no checkpoints whose ends are known"
+            expectation = "no value with deliveryGuarantee=at-least-once, because its checkpoints have no known ends"
             raise WRITE_OPTIONS.invalid("barrierTopic", barrier_topic, expectation)
     # A producer's own default is true: brokers create a topic that was deleted, or is misspelt, when a producer asks for it.
     client = client.with_setting("allow.auto.create.topics", str(values["createTopics"]).lower())

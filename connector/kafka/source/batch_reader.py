@@ -94,11 +94,16 @@ class BarrierKafkaBatchReader(DataSourceReader):
                 raise wrong_partitions(
                     ending.option,
                     shown,
-                    f"at most what can be read now ({readable}): an open transaction holds rows back; wait for its end, use "
-                    "-1, or set failOnDataLoss to false",
+                    f"at most the offset that can be read now ({readable}): an open transaction blocks later rows. Wait for "
+                    "its end, use -1, or set failOnDataLoss=false",
                     beyond,
                 )
-            _log.warning("barrier-kafka: %s is beyond what can be read now: %s, not %s", ending.option, readable, shown)
+            _log.warning(
+                "barrier-kafka: %s is after the last readable offset, so the read ends at %s, not at %s",
+                ending.option,
+                readable,
+                shown,
+            )
         return {partition: min(offset, latest[partition]) for partition, offset in end.items()}
 
     def _ranges(self, start: Positions, end: Positions) -> list[OffsetRange]:
@@ -108,5 +113,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
             if self.fail_on_data_loss:
                 expected = f"no end before {self._options.starting.option}"
                 raise wrong_partitions(self._options.ending.option, shown, expected, back)
-            _log.warning("barrier-kafka: partitions end before they begin: %s", shown)
+            _log.warning(
+                "barrier-kafka: these partitions end before they begin, so none of their rows is read: %s", shown
+            )
         return [OffsetRange(p, start[p], max(start[p], end[p])) for p in sorted(start)]

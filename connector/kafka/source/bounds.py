@@ -104,7 +104,7 @@ def check_reach(bound: OffsetBound, wanted: Positions, earliest: Positions, late
         raise wrong_partitions(
             bound.option,
             shown,
-            f"offsets that are there ({there}; -2 is the first row that is left, -1 the end): rows may have expired, or the "
-            "topic was created again; with failOnDataLoss=false the query reads what is there",
+            f"offsets that exist ({there}; -2 is the first row that is left, -1 the end). Rows may have expired, or the topic "
+            "was created again. With failOnDataLoss=false the query reads the rows that exist",
             outside,
         )

@@ -124,7 +124,7 @@ def _check_schema(schema: StructType, options: ReadOptions) -> None:
             "FORBIDDEN_OPTION",
             owner="barrier-kafka",
             option=".schema(...)",
-            reason=f"its rows have the schema {expected.simpleString()}, and the query parses the column value; the option "
-            "columns chooses among them",
+            reason=f"its rows always have the schema {expected.simpleString()}, so parse the column value in the query. The "
+            "option columns chooses among its columns",
             expected=expected.simpleString(),
         )

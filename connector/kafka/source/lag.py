@@ -34,29 +34,29 @@ class SourceLag:
     Parameters
     ----------
     number : int
-        Of the source, from 0, in the order of the plan.
-    behind : Mapping[Partition, int]
-        Offsets from the end of the micro-batch to the latest, per partition; never negative.
+        The number of the source, from 0, in the order of the query's plan.
+    by_partition : Mapping[Partition, int]
+        The number of offsets between the end of the micro-batch and the latest offset, per partition; never negative.
     """
 
     number: int
-    behind: Mapping[Partition, int]
+    by_partition: Mapping[Partition, int]
 
     @property
     def total(self) -> int:
         """Return the lag of all partitions together."""
-        return sum(self.behind.values())
+        return sum(self.by_partition.values())
 
     @property
     def metrics(self) -> dict[str, str]:
         """Return the metrics of Spark's own Kafka source; empty if it reads no partition."""
-        if not self.behind:
+        if not self.by_partition:
             return {}
-        behind = self.behind.values()
+        lags = self.by_partition.values()
         return {
-            "minOffsetsBehindLatest": str(min(behind)),
-            "maxOffsetsBehindLatest": str(max(behind)),
-            "avgOffsetsBehindLatest": str(self.total / len(behind)),
+            "minOffsetsBehindLatest": str(min(lags)),
+            "maxOffsetsBehindLatest": str(max(lags)),
+            "avgOffsetsBehindLatest": str(self.total / len(lags)),
         }
 
 
@@ -90,7 +90,7 @@ class QueryLag:
             {
                 "source": each.number,
                 **each.metrics,
-                "behind": {str(partition): behind for partition, behind in each.behind.items()},
+                "partitions": {str(partition): offsets for partition, offsets in each.by_partition.items()},
             }
             for each in self.sources
         ]
@@ -121,8 +121,8 @@ def lag_of(progress: Any) -> QueryLag | None:
             continue
         at, newest = positions_from_json(end["topics"]), positions_from_json(latest)
         # A partition that went is in `end` only; one that came after a trigger availableNow was set up, in `latest` only.
-        behind = {partition: max(0, newest[partition] - at[partition]) for partition in at if partition in newest}
-        sources.append(SourceLag(number, behind))
+        lags = {partition: max(0, newest[partition] - at[partition]) for partition in at if partition in newest}
+        sources.append(SourceLag(number, lags))
     if not sources:
         return None
     return QueryLag(
@@ -136,16 +136,17 @@ def lag_of(progress: Any) -> QueryLag | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Logs the lag of each query with ``barrier-kafka`` sources, and passes it to a function of yours.
+    """Logs the consumer lag of each query with ``barrier-kafka`` sources, and passes it to your callback.
 
-    *Called in the user's driver program, in a thread of Spark's events, once per progress.* An error that the function
-    raises is logged, and does not affect the query.
+    *Called in the user's driver program, in a thread of Spark's events, once per progress.* If the callback raises, the
+    error is logged, and the query is not affected.
 
     Parameters
     ----------
     callback : Callable[[QueryLag], None], optional
+        Called after each micro-batch with the lag, in offsets per partition.
     level : int
-        Of the log lines (logger ``connector.kafka.source.lag``); `logging.DEBUG` for none as a rule.
+        The level of the log lines (logger ``connector.kafka.source.lag``). Pass `logging.DEBUG` to hide them in most setups.
 
     Examples
     --------
@@ -157,7 +158,7 @@ class LagListener(StreamingQueryListener):
         self._level = level
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing: nothing was read yet."""
+        """Do nothing: the query has read no rows yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Log the lag after a micro-batch, and pass it to the callback."""
@@ -177,10 +178,10 @@ class LagListener(StreamingQueryListener):
             log.exception("the callback of a LagListener raised")
 
     def onQueryIdle(self, event: Any) -> None:
-        """Do nothing: no micro-batch, so no offsets."""
+        """Do nothing: without a micro-batch there are no new offsets."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: nothing is read any more."""
+        """Do nothing: the query has ended."""
 
 
 def _field(of: Any, name: str) -> Any:

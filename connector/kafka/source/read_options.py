@@ -59,14 +59,14 @@ READ_OPTIONS = OptionTable(
             "subscribe",
             None,
             as_topics,
-            "Topics to read, separated by commas. One of subscribe, subscribePattern, assign.",
+            "Topics to read, separated by commas. Set exactly one of subscribe, subscribePattern and assign.",
         ),
         Option(
             "subscribePattern",
             None,
             as_pattern,
-            "A Java regular expression that the whole name of a topic matches. Topics that are created while a query runs are "
-            "read from their first row.",
+            "A Java regular expression for the topics to read; it has to match the whole name of a topic. Topics that are "
+            "created while the query runs are read from their first row.",
         ),
         Option("assign", None, as_assignment, 'Partitions to read, as JSON {"topicA": [0, 1], "topicB": [2, 4]}.'),
         Option(
@@ -74,164 +74,172 @@ READ_OPTIONS = OptionTable(
             None,
             as_timestamp,
             "A new query begins at the first row of each partition that is not older than this time (milliseconds since 1970). "
-            "Wins over startingOffsetsByTimestamp and startingOffsets.",
+            "Overrides startingOffsetsByTimestamp and startingOffsets.",
         ),
         Option(
             "startingOffsetsByTimestamp",
             None,
             as_timestamps,
-            'The same for each partition: JSON {"topic": {"0": 1700000000000}}. Wins over startingOffsets.',
+            'A startingTimestamp for each partition, as JSON {"topic": {"0": 1700000000000}}. Overrides startingOffsets.',
         ),
         Option(
             "startingOffsetsByTimestampStrategy",
             "error",
             as_choice("error", "latest"),
-            "For partitions without such a row: error refuses the query, latest begins at their end.",
+            "How to handle a partition without a row that is new enough for the timestamp: error refuses the query, latest "
+            "begins at the partition's end.",
         ),
         Option(
             "startingOffsets",
             None,
             as_starting_offsets,
-            "Where a new query begins: earliest, latest (streams only), or JSON with every partition's offset (-2 earliest, "
-            "-1 latest). A query that has a checkpoint continues from it; partitions added later are read from their first "
-            "row.",
+            "The position at which a new query begins: earliest, latest (streams only), or JSON with the offset of every "
+            "partition (-2 earliest, -1 latest). A query that has a checkpoint continues from it. Partitions that are added "
+            "later are read from their first row.",
         ),
         Option(
             "endingTimestamp",
             None,
             as_timestamp,
             "A batch read ends before the first row of each partition that is not older than this time (milliseconds since "
-            "1970); without such a row, at the latest. Wins over endingOffsetsByTimestamp and endingOffsets.",
+            "1970). If there is no such row, it ends at the latest offset. Overrides endingOffsetsByTimestamp and "
+            "endingOffsets.",
         ),
         Option(
             "endingOffsetsByTimestamp",
             None,
             as_timestamps,
-            "The same for each partition: JSON as of startingOffsetsByTimestamp. Wins over endingOffsets.",
+            "An endingTimestamp for each partition, as JSON like startingOffsetsByTimestamp. Overrides endingOffsets.",
         ),
         Option(
             "endingOffsets",
             None,
             as_starting_offsets,
-            "Where a batch read ends: latest, or JSON with every partition's offset (-1 latest), which is excluded.",
+            "The position at which a batch read ends: latest, or JSON with the offset of every partition (-1 latest). The row "
+            "at that offset is not read.",
         ),
         Option(
             "failOnDataLoss",
             True,
             as_bool,
-            "Whether rows that are gone before they were read (expired, topic deleted) fail the query. false continues after "
-            "them, with a warning.",
+            "true fails the query if rows are gone before it has read them (expired, topic deleted). false skips them, with a "
+            "warning.",
         ),
         Option(
             "maxOffsetsPerTrigger",
             None,
             as_long(1),
-            "Maximum number of offsets per micro-batch, shared among partitions by backlog; small ones are not starved.",
+            "Maximum number of offsets per micro-batch. Partitions share it by backlog, and small partitions are not starved.",
         ),
         Option(
             "minOffsetsPerTrigger",
             None,
             as_long(1),
-            "Minimum number of offsets per micro-batch: it waits for them for at most maxTriggerDelay. The first micro-batch "
-            "of a run does not wait, availableNow never does.",
+            "Minimum number of offsets per micro-batch. The query waits for them for at most maxTriggerDelay. The first "
+            "micro-batch of a run does not wait, and availableNow never waits.",
         ),
         Option(
             "maxTriggerDelay",
             900_000,
             as_duration_ms,
-            "How long after the last micro-batch with rows fewer than minOffsetsPerTrigger are enough: milliseconds, or text "
-            "such as 30s or 5 min.",
+            "Maximum time to wait for minOffsetsPerTrigger, counted from the last micro-batch with rows: milliseconds, or "
+            "text such as 30s or 5 min.",
         ),
         Option(
             "minPartitions",
             None,
             as_long(1),
-            "Minimum number of tasks, about: long ranges are split among several. Without it, each partition is one task. "
-            "Streams need allowReordering.",
+            "Approximate minimum number of tasks: long ranges are split among several tasks. Without it, each partition is one "
+            "task. Streams need allowReordering.",
         ),
         Option(
             "maxRecordsPerPartition",
             None,
             as_long(1),
-            "Maximum number of offsets per task: longer ranges are split. Streams need allowReordering.",
+            "Maximum number of offsets per task: longer ranges are split among several tasks. Streams need allowReordering.",
         ),
         Option(
             "allowReordering",
             False,
             as_bool,
-            "Whether a stream may split a partition's range among tasks (minPartitions, maxRecordsPerPartition). They write "
-            "at the same time, so a row can become visible behind a newer row of its key. With upserts the older row would "
-            "stay: such a sink refuses it.",
+            "true lets a stream split the range of a partition among tasks (minPartitions, maxRecordsPerPartition). The tasks "
+            "write at the same time, so a row can become visible after a newer row of its key. Sinks with upserts refuse it, "
+            "because the older row could win.",
         ),
         Option(
             "includeHeaders",
             False,
             as_bool,
-            "true adds the column headers: array<struct<key: string, value: binary>>.",
+            "true adds the column headers, of type array<struct<key: string, value: binary>>.",
         ),
         Option(
             "columns",
             None,
             as_columns,
-            "The columns to read, separated by commas, of key, value, topic, partition, offset, timestamp, timestampType and "
-            "headers (which then needs no includeHeaders). The others are not copied out of the client. All by default.",
+            "The columns to read, separated by commas: key, value, topic, partition, offset, timestamp, timestampType, "
+            "headers. With headers in the list, includeHeaders is not needed. Other columns are not copied out of the client, "
+            "which is faster. Default: all columns.",
         ),
         Option(
             "groupIdPrefix",
             "spark-kafka-source",
             as_str,
-            "Prefix of the consumer group's name; the rest is made from brokers and topics. Its offsets are for monitoring "
-            "only.",
+            "Prefix of the consumer group's name; the rest is derived from brokers and topics. Offsets that the query commits "
+            "to this group are for monitoring only.",
         ),
         Option(
             "kafkaConsumer.pollTimeoutMs",
             120_000,
             as_long(1),
-            "A task fails when its partition returns nothing for this long, in milliseconds.",
+            "A task fails if its partition returns no row for this number of milliseconds.",
         ),
         Option(
             "fetchOffset.numRetries",
             3,
             as_long(0),
-            "How often the driver asks the brokers again for partitions and offsets; each time it waits up to 15 s. Then the "
-            "query fails with KAFKA_TIMEOUT, and continues when it is started again.",
+            "How many times the driver repeats a request for partitions and offsets; each request takes up to 15 s. After "
+            "that, the query fails with KAFKA_TIMEOUT. A restart continues it.",
         ),
-        Option("fetchOffset.retryIntervalMs", 1000, as_long(0), "Pause before it asks again, in milliseconds."),
+        Option(
+            "fetchOffset.retryIntervalMs", 1000, as_long(0), "Pause before such a request is repeated, in milliseconds."
+        ),
         Option(
             "barrierInterval",
             0,
             as_duration_ms,
-            "Minimum interval between checkpoint barriers: milliseconds, or text such as 30s or 5 min. Rows become visible "
-            "with their checkpoint. 0 closes a checkpoint with every micro-batch that has rows.",
+            "Minimum interval between checkpoints: milliseconds, or text such as 30s or 5 min. Rows become visible with their "
+            "checkpoint. 0 closes a checkpoint with every micro-batch that has rows.",
         ),
         Option(
             "minPauseBetweenCheckpoints",
             0,
             as_duration_ms,
-            "Minimum pause from the end of one checkpoint to the next barrier, even if barrierInterval is over: milliseconds, "
-            "or text such as 30s or 5 min. Restarting resets the timer. The last barrier of availableNow does not wait for it.",
+            "Minimum pause between the end of a checkpoint and the next barrier, even if barrierInterval has passed: "
+            "milliseconds, or text such as 30s or 5 min. A restart resets the timer. The last barrier of availableNow does "
+            "not wait for it.",
         ),
         Option(
             "alignOn",
             None,
             as_topics,
-            "Barrier topics, separated by commas: a checkpoint contains exactly what other queries have written up to barriers "
-            "that all of these agree on; a batch read ends there. Each topic that is read has its marks in one of them.",
+            "Barrier topics of other queries, separated by commas. A checkpoint of this query then contains exactly the rows "
+            "up to barriers on which all of these topics agree; a batch read ends there. Each topic that this query reads "
+            "needs its marks in one of these topics.",
         ),
         Option(
             "alignment",
             "exactly-once",
             as_choice("exactly-once", "at-least-once", "unaligned"),
-            "With alignOn: exactly-once reads no row behind a barrier before the checkpoint that the barrier closes; "
-            "at-least-once holds nothing back, and names the newest barriers that are complete; unaligned takes the checkpoint "
-            "when a barrier's first mark has come, and records what is late.",
+            "With alignOn. exactly-once: the query reads no row after a barrier before it has closed the checkpoint of that "
+            "barrier. at-least-once: no row waits, and a checkpoint names the newest complete barriers. unaligned: the query "
+            "takes the checkpoint at the first mark of a barrier, and records which topics are late.",
         ),
         Option(
             "alignedTimeout",
             0,
             as_duration_ms,
-            "With alignment=unaligned: how long the first mark of a barrier waits for the others, before the checkpoint is "
-            "taken without them: milliseconds, or text such as 30s.",
+            "With alignment=unaligned: how long the first mark of a barrier waits for the other marks before the query takes "
+            "the checkpoint without them. Milliseconds, or text such as 30s.",
         ),
     ),
 )
@@ -241,10 +249,10 @@ GROUP_ID: Final = Option(
     "kafka.group.id",
     None,
     as_str,
-    "The whole name of the consumer group, for rights that depend on it; groupIdPrefix is then ignored. If another application "
-    "has committed offsets of these topics to it, the query leaves them and commits none.",
+    "The full name of the consumer group, if your rights require one; groupIdPrefix is then ignored. If another application "
+    "has committed offsets of these topics to this group, the query does not change them and commits none.",
 )
-"""The one setting of the client that Spark lists among the source's options; it goes to the client, too."""
+"""The only client setting that Spark lists among the source's options; the client gets it as well."""
 
 BATCH_ONLY: Final = frozenset({"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"})
 """A stream refuses them, as Spark's does."""
@@ -352,22 +360,27 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
     if topics is None:
         for option in ("alignment", "alignedTimeout"):
             if parsed.given(option):
-                raise _forbidden(option, "alignOn, which names the barriers that the query follows, is not set")
+                raise _forbidden(
+                    option, "it needs alignOn (the barrier topics that the query follows), which is not set"
+                )
         return None
     if subscription.assigned:
         raise _forbidden("assign", "alignOn needs all partitions of the topics: use subscribe")
     if {*topics} & {*subscription.topics}:
         raise READ_OPTIONS.invalid("alignOn", ",".join(topics), "barrier topics, which are not read for their rows")
     if config.settings.get("isolation.level", "read_committed") != "read_committed":
-        raise _forbidden("kafka.isolation.level", "alignOn reads committed rows only, as barriers stand between them")
+        raise _forbidden("kafka.isolation.level", "alignOn works with committed rows only")
     if parsed.given("endingOffsets") or parsed.given("endingTimestamp") or parsed.given("endingOffsetsByTimestamp"):
-        raise _forbidden("alignOn", "another option says where the batch ends; alignOn ends it at the newest barriers")
+        raise _forbidden(
+            "alignOn", "alignOn ends the batch at the newest barriers, but another option also sets its end"
+        )
     if not parsed["failOnDataLoss"]:
         raise _forbidden(
-            "failOnDataLoss", "a checkpoint that has lost rows does not contain what a barrier of alignOn stands for"
+            "failOnDataLoss",
+            "alignOn needs complete checkpoints, and a checkpoint that has lost rows does not match its barrier",
         )
     if parsed["alignedTimeout"] and parsed["alignment"] != "unaligned":
-        raise _forbidden("alignedTimeout", "alignment is not unaligned")
+        raise _forbidden("alignedTimeout", "it needs alignment=unaligned")
     return AlignOptions(topics, parsed["alignment"], parsed["alignedTimeout"])
 
 
@@ -397,7 +410,7 @@ def _subscription(parsed: ParsedOptions) -> Subscription:
             "FORBIDDEN_OPTION",
             owner="barrier-kafka",
             option=given[-1],
-            reason=f"{' and '.join(given)} are set, and it takes one of them",
+            reason=f"{' and '.join(given)} are set, but only one of them is allowed",
             options=given,
         )
     return Subscription(
@@ -423,8 +436,8 @@ def _check_stream(parsed: ParsedOptions) -> None:
         if parsed[option] is not None and not parsed["allowReordering"]:
             raise _forbidden(
                 option,
-                "several tasks would write one partition's rows at the same time, so a row could become visible behind a newer "
-                "row of its key; if that order does not matter, set allowReordering to true",
+                "several tasks would write one partition's rows at the same time, so a row could become visible after a newer "
+                "row of its key. If that order does not matter, set allowReordering to true",
             )
     for option in sorted(BATCH_ONLY):
         if parsed.given(option):
@@ -432,7 +445,7 @@ def _check_stream(parsed: ParsedOptions) -> None:
                 "FORBIDDEN_OPTION",
                 owner="barrier-kafka",
                 option=option,
-                reason="it is for batch reads (spark.read), and a stream has no end",
+                reason="only batch reads (spark.read) have it, because a stream has no end",
             )
 
 

@@ -224,8 +224,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             if others:
                 _log.warning(
                     "barrier-kafka: kafka.group.id is %s, and another application (or an older release of this one) has "
-                    "committed offsets of %s-%d to that group: they are left as they are, and this query commits none "
-                    "(monitoring only). Name another group, or delete its offsets if no other application uses it.",
+                    "committed offsets of %s-%d to that group. This query does not change them, and commits none (they are for "
+                    "monitoring only). Name another group, or delete its offsets if no other application uses it.",
                     group,
                     others[0].topic,
                     others[0].partition,

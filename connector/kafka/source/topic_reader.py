@@ -185,8 +185,8 @@ class TopicReader:
                 owner="barrier-kafka",
                 option=bound.option,
                 value=shown,
-                expectation="a time that some row is as new as; or, with "
-                "startingOffsetsByTimestampStrategy=latest, these partitions begin at their end",
+                expectation="a time at or before some row of each partition. With "
+                "startingOffsetsByTimestampStrategy=latest, partitions without such a row begin at their end",
                 partitions=[str(partition) for partition in none],
             )
         latest = self.latest(none)

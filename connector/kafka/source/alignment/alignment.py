@@ -244,8 +244,8 @@ class Alignment:
         name, newest = channel.topic, channel.newest
         if newest is not None and self._ends[name] <= newest.offset:
             reason = (
-                f"it ends at offset {self._ends[name]}, and a mark at offset {newest.offset} was read: it was deleted and "
-                "created again, or truncated"
+                f"it ends at offset {self._ends[name]}, but this query has read a mark at offset {newest.offset}: the topic "
+                "was deleted and created again, or truncated"
             )
             raise disagree(name, reason)
 
@@ -255,17 +255,21 @@ class Alignment:
         for name, channel in sorted(self._channels.items()):
             for topic, identity in channel.ids.items():
                 if topic in owners:
-                    raise disagree(name, f"it has marks of the topic {topic}, and so has {owners[topic]}")
+                    raise disagree(
+                        name, f"it has marks of the topic {topic}, but {owners[topic]} has marks of that topic as well"
+                    )
                 if topic not in ids:
                     raise disagree(name, f"it has marks of the topic {topic}, which this query does not read")
                 if ids[topic] and short_id(identity) != ids[topic]:
-                    raise disagree(name, f"its marks are of a topic {topic} that was deleted and created again since")
+                    raise disagree(
+                        name, f"the topic {topic} was deleted and created again after these marks were written"
+                    )
                 owners[topic] = name
         silent = [name for name, channel in self._channels.items() if not channel.ids]
         uncovered = sorted(ids.keys() - owners.keys())
         if uncovered and not silent:
             topics = ", ".join(sorted(self._channels))
-            raise disagree(topics, f"no mark is of the topic {', '.join(uncovered)}, which this query reads")
+            raise disagree(topics, f"no mark is for the topic {', '.join(uncovered)}, which this query reads")
         return not silent
 
     def _warn(self, aim: Aim, outlook: Outlook) -> None:
@@ -279,7 +283,7 @@ class Alignment:
             self._warned = outlook.now
             shown = ", ".join(_place(name, channel) for name, channel in sorted(self._channels.items()))
             seconds = (outlook.now - self._blocked_since) // 1000
-            _log.warning("barrier-kafka: for %d s no marks have agreed on a barrier: %s", seconds, shown)
+            _log.warning("barrier-kafka: the marks have not agreed on a barrier for %d s: %s", seconds, shown)
 
 
 def _place(name: str, channel: Channel) -> str:
@@ -287,7 +291,7 @@ def _place(name: str, channel: Channel) -> str:
     mark = channel.newest
     if mark is None:
         return f"{name} has no mark"
-    stop = "" if channel.is_exact else ", which is no stop, as its query reads past barriers"
+    stop = "" if channel.is_exact else ", which can't be used because its query reads past barriers"
     return f"{name} is at checkpoint {mark.checkpoint} with {dict(mark.lineage)}{stop}"
 
 

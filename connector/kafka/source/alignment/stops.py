@@ -23,12 +23,13 @@ def resume(outlook: Outlook) -> dict[str, int]:
     new = sorted(outlook.channels.keys() - outlook.cut.toward.keys())
     if new:
         raise disagree(
-            new[0], "this query has read towards a barrier without it: start it once as it was, until it stands there"
+            new[0],
+            "this query is on its way to a barrier without it: start it once with the former alignOn, until it is there",
         )
     cut = {}
     for name, checkpoint in outlook.cut.toward.items():
         if name not in outlook.channels:
-            raise disagree(name, "this query has read towards one of its marks, and alignOn does not name it any more")
+            raise disagree(name, "this query is on its way to one of its marks, but alignOn does not name it any more")
         at = outlook.channels[name].at
         numbers = [mark.checkpoint.checkpoint for mark in outlook.channels[name].ahead]
         if at is not None and at.checkpoint == checkpoint:
@@ -36,7 +37,9 @@ def resume(outlook: Outlook) -> dict[str, int]:
         elif checkpoint in numbers:
             cut[name] = numbers.index(checkpoint) + 1
         else:
-            raise disagree(name, f"this query has read towards the mark of checkpoint {checkpoint}, which is not there")
+            raise disagree(
+                name, f"this query is on its way to the mark of checkpoint {checkpoint}, which does not exist"
+            )
     return cut
 
 

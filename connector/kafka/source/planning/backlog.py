@@ -195,8 +195,8 @@ class Backlog:
             shown = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
             raise StoreError(
                 "DATA_LOST",
-                reason=f"partitions that are new to this query have lost their first rows: {shown}",
-                effect="begins at the first row that is left, as is right if an older topic was added",
+                reason=f"partitions that are new to this query have already lost their first rows: {shown}",
+                effect="then begins at the first row that is left, which is right if you added an older topic",
                 kind=Reason.EXPIRED.value,
                 partitions=[str(partition) for partition in lost],
             )
@@ -235,10 +235,10 @@ def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], los
     for whole, part in zip(ranges, left, strict=True):
         if len(part) < len(whole):
             log.warning(
-                "barrier-kafka: data loss (%s), and failOnDataLoss is false: up to %d rows of %s were removed after it was "
-                "planned: its replay reads %s.",
+                "barrier-kafka: data loss (%s), and failOnDataLoss is false: up to %d rows of %s were removed after the "
+                "micro-batch was planned. Its replay reads %s.",
                 lost[whole.partition].reason.value,
                 len(whole) - len(part),
                 whole,
-                part if len(part) else "nothing of it",
+                part if len(part) else "none of them",
             )

@@ -23,20 +23,20 @@ _ORDER: Final = (Reason.RECREATED, Reason.GONE, Reason.TRUNCATED, Reason.EXPIRED
 """Of several reasons, the first is reported."""
 
 _MESSAGES: Final = {
-    Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}): its retention overtook the "
-    "query (make it longer than the query's longest stop), or records were deleted",
-    Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): it lost rows in an unclean leader election",
-    Reason.RECREATED: "{topics} was deleted and created again: the offsets in the checkpoint mean other rows now "
+    Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}). Either its retention is too "
+    "short (make it longer than the query's longest stop), or records were deleted",
+    Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): an unclean leader election lost rows",
+    Reason.RECREATED: "{topics} was deleted and created again, so the offsets in the checkpoint now mean other rows "
     "({partitions})",
-    Reason.GONE: "{partitions} can't be found any more, and the query has read it: the topic was deleted, or the options name "
-    "other topics than before",
+    Reason.GONE: "{partitions} can't be found any more, although the query has read it: the topic was deleted, or the options "
+    "name other topics than before",
 }
 
 _EFFECTS: Final = {
-    Reason.EXPIRED: "goes on at the first row that is left",
-    Reason.TRUNCATED: "goes on at the topic's end",
-    Reason.RECREATED: "reads the new topic from its first row",
-    Reason.GONE: "goes on without them",
+    Reason.EXPIRED: "then continues at the first row that is left",
+    Reason.TRUNCATED: "then continues at the topic's end",
+    Reason.RECREATED: "then reads the new topic from its first row",
+    Reason.GONE: "then continues without them",
 }
 """Reason → what a query with failOnDataLoss=false does."""
 
@@ -66,14 +66,16 @@ def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
         elif loss.reason is Reason.TRUNCATED:
             rows = "the number of lost rows is unknown"
         else:
-            rows = f"at least {max(0, waiting)} offsets that were seen are lost, and what came later"
+            rows = f"at least {max(0, waiting)} offsets that were seen, and any later ones, are lost"
         log.warning(
             "barrier-kafka: data loss (%s), and failOnDataLoss is false: %s: %s: %s. %s.",
             loss.reason.value,
             partition,
             _offsets(loss),
             rows,
-            "Nothing of it is read" if loss.resumes is None else f"Reading continues at offset {loss.resumes}",
+            "The query reads nothing from it"
+            if loss.resumes is None
+            else f"Reading continues at offset {loss.resumes}",
         )
 
 

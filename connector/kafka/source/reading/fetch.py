@@ -219,10 +219,10 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
     first, last = holding.first, holding.last
     return StoreError(
         "DATA_LOST",
-        reason=f"offset {position} of {wanted} would have been next, and the partition now holds [{first}, {last}): "
-        "the topic's retention overtook the query (make it longer than the query's longest stop), or the topic was created "
+        reason=f"offset {position} of {wanted} is the next one to read, but the partition now holds [{first}, {last}). "
+        "Either the topic's retention is too short (make it longer than the query's longest stop), or the topic was created "
         "again",
-        effect="goes on at the first row that is left",
+        effect="then continues at the first row that is left",
         kind=Reason.EXPIRED.value,
         partition=str(wanted.partition),
         offset=position,
@@ -243,7 +243,7 @@ def _stalled(wanted: OffsetRange, position: int, seconds: float) -> StoreError:
     return StoreError(
         "KAFKA_TIMEOUT",
         reason=f"{wanted} returned nothing for {seconds:g} s (option kafkaConsumer.pollTimeoutMs) at offset "
-        f"{position}, and the micro-batch ends at offset {wanted.end}; the client's last error: {reason}",
+        f"{position}, but the micro-batch ends at offset {wanted.end}. The client's last error: {reason}",
         partition=str(wanted.partition),
         offset=position,
         end=wanted.end,

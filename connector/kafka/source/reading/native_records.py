@@ -156,7 +156,7 @@ class NativeRecords:
                 "READ_FAILED",
                 partition=str(at),
                 offset=int(self._offsets[0]),
-                reason=f"{max(sizes)} bytes of one column came at once, which can hold {LARGEST_COLUMN}: set "
+                reason=f"{max(sizes)} bytes of one column arrived together, but only {LARGEST_COLUMN} fit: set "
                 "kafka.queued.max.messages.kbytes lower",
             )
 

@@ -151,7 +151,7 @@ class LossTolerance:
             if self._is_there(wanted.partition):
                 return
         except TwoPhaseCommitError as problem:
-            log.debug("the topic of %s can't be looked at: %s", wanted, problem)
+            log.debug("the topic of %s can't be checked: %s", wanted, problem)
             return
         raise self._unreadable(wanted, position, "the topic was deleted, or re-created")
 

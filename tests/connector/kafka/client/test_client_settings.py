@@ -216,7 +216,7 @@ def test_one_setting_by_both_of_its_names_is_refused() -> None:
     [
         (
             {"max.request.size": "5"},
-            r"kafka\.max\.request\.size is '5'; expected what the Kafka client accepts: .*message\.max\.bytes",
+            r"kafka\.max\.request\.size is '5'; expected a value that the Kafka client accepts .*message\.max\.bytes",
         ),
         ({"compression.type": "rar"}, r"kafka\.compression"),
         ({"bogus.thing": "1"}, r"kafka\.bogus\.thing"),

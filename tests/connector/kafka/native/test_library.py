@@ -66,7 +66,7 @@ def test_without_the_helper_rows_are_read_as_objects_and_it_is_said_once(
     monkeypatch.setattr(columns, "__file__", "/nowhere/columns.py")
     assert columns.native_columns() is columns.native_columns() is None
     assert [record.getMessage() for record in caplog.records] == [
-        "Rows are read through confluent-kafka's objects, which is slower: no C compiler was there at the installation."
+        "Rows are read through confluent-kafka's objects, which is slower: no C compiler was present during installation."
     ]
 
 

@@ -293,8 +293,8 @@ def test_who_waits_for_whom_is_logged_now_and_then(caplog: pytest.LogCaptureFixt
                 assert query.go_on() == [], "an empty checkpoint of a quiet query"
             query.clock.advance(31)
     said = (
-        "barrier-kafka: for 62 s no marks have agreed on a barrier: a-marks is at checkpoint 2 with {'query-a': 2, 's/1': 2}, "
-        "b-marks is at checkpoint 1 with {'query-b': 1, 's/1': 1}"
+        "barrier-kafka: the marks have not agreed on a barrier for 62 s: a-marks is at checkpoint 2 with "
+        "{'query-a': 2, 's/1': 2}, b-marks is at checkpoint 1 with {'query-b': 1, 's/1': 1}"
     )
     assert [record.getMessage() for record in caplog.records] == [said]
 
@@ -631,7 +631,7 @@ def refused(query: Query, said: str) -> None:
     ("options", "said"),
     [
         ({"subscribe": "a"}, "it has marks of the topic b, which this query does not read"),
-        ({"alignOn": "a-marks"}, "no mark is of the topic b, which this query reads"),
+        ({"alignOn": "a-marks"}, "no mark is for the topic b, which this query reads"),
     ],
 )
 def test_topics_and_channels_belong_together(options: dict[str, str], said: str) -> None:
@@ -646,7 +646,7 @@ def test_a_topic_with_two_writers_is_refused() -> None:
     a, b, query = pair()
     a.rows(1).mark(origin(1))
     b.mark(origin(1), ends={0: 1}, ids={"b": b.identity, "a": a.identity})
-    refused(query, "it has marks of the topic a, and so has a-marks")
+    refused(query, "it has marks of the topic a, but a-marks has marks of that topic as well")
 
 
 def test_a_barrier_topic_with_marks_of_two_queries_is_refused() -> None:
@@ -665,7 +665,7 @@ def test_a_channel_that_comes_while_a_cut_is_read_waits_for_the_cut() -> None:
     d.rows(5).mark(origin(1))
     query.go_on()
     more = {"subscribe": "a,b,d", "alignOn": "a-marks,b-marks,d-marks"}
-    refused(query.run(**more), "d-marks.*has read towards a barrier without it")
+    refused(query.run(**more), "d-marks.*is on its way to a barrier without it")
     query.run(**given)
     while query.ask() is not None:
         query.go_on()
@@ -740,7 +740,7 @@ def test_marks_that_went_back_are_refused(changes: dict[str, Any], said: str) ->
 def test_marks_of_a_topic_that_was_created_again_are_refused() -> None:
     a, query = single()
     a.rows(1).mark(ids={"a": "00000000-0000-0000-0000-000000000001"})
-    refused(query, "a topic a that was deleted and created again")
+    refused(query, "the topic a was deleted and created again")
 
 
 def test_a_barrier_topic_that_was_created_again_is_refused() -> None:
@@ -750,12 +750,12 @@ def test_a_barrier_topic_that_was_created_again_is_refused() -> None:
     query.go_on()
     a.records[:] = a.records[:1]
     a.brokers.topics["a-marks"][0].last = 1
-    refused(query, "it ends at offset 1, and a mark at offset 1 was read")
-    refused(query.run(), "it ends at offset 1, and a mark at offset 1 was read")
+    refused(query, "it ends at offset 1, but this query has read a mark at offset 1")
+    refused(query.run(), "it ends at offset 1, but this query has read a mark at offset 1")
     a.records[:] = []
     a.checkpoint = 5
     a.mark().mark().mark()
-    refused(query.run(), "at offset 1 is the mark of checkpoint 7, and it was of checkpoint 2")
+    refused(query.run(), "offset 1 holds the mark of checkpoint 7, but held checkpoint 2")
 
 
 def test_what_a_recovery_has_published_again_is_passed_over() -> None:

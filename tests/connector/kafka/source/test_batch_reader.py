@@ -38,12 +38,12 @@ def test_explicit_offsets_count_and_minus_one_and_minus_two_are_the_ends() -> No
 def test_an_end_behind_an_open_transaction_is_refused_or_cut(caplog: pytest.LogCaptureFixture) -> None:
     end = {"endingOffsets": '{"t":{"0":9}}'}
     with pytest.raises(
-        OptionError, match=r"INVALID_OPTION.*is 't-0: 9'; expected at most what can be read now \(t-0: 4\)"
+        OptionError, match=r"INVALID_OPTION.*is 't-0: 9'; expected at most the offset that can be read now \(t-0: 4\)"
     ):
         planned(brokers_of(Log(0, 9, stable=4)), **end)
     assert planned(brokers_of(Log(0, 9, stable=4)), failOnDataLoss="false", **end) == [("t-0", 0, 4)]
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "beyond what can be read now: t-0: 4, not t-0: 9" in warning.getMessage()
+    assert "after the last readable offset, so the read ends at t-0: 4, not at t-0: 9" in warning.getMessage()
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])

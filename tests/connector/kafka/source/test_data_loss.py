@@ -126,4 +126,4 @@ def test_of_several_kinds_an_error_tells_the_one_that_explains_most() -> None:
     error = lost_error({A: lost[A]})
     assert (error.condition, error.parameters["kind"]) == ("DATA_LOST", "expired")
     assert "a-0: offsets [10, 15)" in str(error)
-    assert "failOnDataLoss to false" in str(error)
+    assert "failOnDataLoss=false" in str(error)

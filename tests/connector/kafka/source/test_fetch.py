@@ -166,7 +166,7 @@ def test_errors_that_no_waiting_heals_fail_at_once(name: str, condition: str) ->
 def test_expired_rows_are_an_error_with_all_offsets() -> None:
     consumer = FakeConsumer(range(100))
     consumer.expire(40)
-    with pytest.raises(StoreError, match=r"DATA_LOST.*offset 10 .*\[40, 100\).*failOnDataLoss to false") as caught:
+    with pytest.raises(StoreError, match=r"DATA_LOST.*offset 10 .*\[40, 100\).*failOnDataLoss=false") as caught:
         read(consumer, 10, 60)
     assert failure_of(caught.value).remedy is Remedy.NONE
     assert caught.value.parameters["earliest"] == 40
@@ -255,7 +255,7 @@ def test_a_topic_that_is_not_the_planned_one_fails_the_task_soon(how: str) -> No
     else:
         brokers.topics["t"] = {}
     with pytest.raises(
-        StoreError, match=r"READ_FAILED.*offset 5 on: the topic was deleted, or re-created.*gives up nothing"
+        StoreError, match=r"READ_FAILED.*offset 5 on: the topic was deleted, or re-created.*No row is skipped"
     ):
         read(consumer, 0, 100, tolerance=tolerance)
     assert LOOK_SECONDS + PAUSE_SECONDS <= consumer.clock.passed < 2 * LOOK_SECONDS

@@ -289,13 +289,13 @@ def test_secrets_do_not_show() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"alignment": "unaligned"}, "alignOn, which names the barriers"),
+        ({"alignment": "unaligned"}, "it needs alignOn"),
         ({"alignOn": "t"}, "barrier topics, which are not read for their rows"),
         ({"alignOn": "m", "kafka.isolation.level": "read_uncommitted"}, "committed rows only"),
         ({"alignOn": "m", "failOnDataLoss": "false"}, "has lost rows"),
-        ({"alignOn": "m", "alignedTimeout": "5s"}, "alignment is not unaligned"),
+        ({"alignOn": "m", "alignedTimeout": "5s"}, "it needs alignment=unaligned"),
         ({"alignOn": "m", "alignment": "best"}, "exactly-once or at-least-once or unaligned"),
-        ({"alignOn": "m", "endingOffsets": "latest"}, "alignOn ends it at the newest barriers"),
+        ({"alignOn": "m", "endingOffsets": "latest"}, "alignOn ends the batch at the newest barriers"),
     ],
 )
 def test_what_does_not_go_with_other_queries_barriers_is_refused(given: dict[str, str], said: str) -> None:
