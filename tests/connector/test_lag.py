@@ -47,7 +47,7 @@ def test_the_figures_have_the_names_and_the_form_of_sparks_own_kafka_source() ->
     assert (lag.sources[0].total, lag.sources[0].by_partition[Partition("t", 1)]) == (6, 5)
     told = json.loads(json.dumps(lag.to_dict()))
     assert (told["batchId"], told["sources"][0]["source"]) == (4, 0)
-    assert told["sources"][0]["behind"] == {"t-0": 0, "t-1": 5, "t-2": 1}
+    assert told["sources"][0]["partitions"] == {"t-0": 0, "t-1": 5, "t-2": 1}
     assert str(lag) == (
         "query orders micro-batch 4: source 0: minOffsetsBehindLatest=0 maxOffsetsBehindLatest=5 avgOffsetsBehindLatest=2.0"
     )
