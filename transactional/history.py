@@ -32,7 +32,7 @@ class History:
         Of the journal: no checkpoint that it ever decided has a higher id.
     binding : bool
         False if what the store holds is to be reported and not judged: an operator has accepted the location as it is
-        (adopt, restore, resolve) since the query last ran here, on this store and under this prefix.
+        (restore, resolve) since the query last ran here, on this store and under this prefix.
     seen : Mapping[str, Any] or None
         What `checkHistory` returned for the newest run; None if that run did not call it. Empty if none ran: a store that
         holds something of the query was written by a run that the journal has forgotten.

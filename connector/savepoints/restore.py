@@ -195,7 +195,7 @@ class Restore:
             elif query != savepoint.query:
                 why = f"is of another query ({query})"
             elif ledger.identity_suffix != self._saved.identity_suffix:
-                why = "is a copy with an identity of its own by now (`barrier adopt --no-claim`)"
+                why = "is a copy with an identity of its own by now (`barrier restore --as-is --no-claim`)"
             elif ledger.location not in (savepoint.location, origin.path):
                 why = f"holds the journal of {ledger.location}: the query was moved there, or this is a copy of that location"
         except (LocationError, JournalError, OSError) as problem:

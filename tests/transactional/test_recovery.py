@@ -298,5 +298,5 @@ def test_a_copy_does_not_use_the_prefix_of_its_original() -> None:
 
 
 def test_a_query_without_a_journal_is_told_how_to_go_on() -> None:
-    with pytest.raises(LocationError, match=r"NO_JOURNAL.*another sink until now.*adopt LOCATION --claim"):
+    with pytest.raises(LocationError, match=r"NO_JOURNAL.*another sink until now.*restore --as-is LOCATION --claim"):
         check_account(Ledger(), view(3))
