@@ -11,7 +11,7 @@ import typer
 
 from connector.cli.report import Output, reporting
 
-__all__ = ["Location", "Locations", "QueryStopped", "Servers", "Yes", "claims", "for_typer", "seconds"]
+__all__ = ["Location", "Locations", "QueryStopped", "Servers", "Yes", "for_typer", "seconds"]
 
 Location = Annotated[
     str, typer.Argument(metavar="LOCATION", help="The query's checkpointLocation.", show_default=False)
@@ -61,8 +61,6 @@ _Output = Annotated[
     Output,
     typer.Option("--output", help="A text for people, or one JSON document on standard output (--json for short)."),
 ]
-
-
 _OF_SINKS = {"option": (_GivenOptions, None), "options_file": (_GivenFile, None)}
 _OF_ALL = {"output": (_Output, Output.TABLE)}
 
@@ -86,13 +84,6 @@ def for_typer(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
-
-
-def claims(claim: bool, no_claim: bool) -> bool:
-    """Return whether ``--claim`` was passed, and not ``--no-claim``: exactly one of them is needed."""
-    if claim is no_claim:
-        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
-    return claim
 
 
 def seconds(number: float) -> float:

@@ -154,7 +154,7 @@ for _name, _group in _groups.items():
     app.add_typer(_group, name=_name, short_help=GROUPS[_name])
 for _words, _command in COMMANDS.items():
     _of, _, _name = _words.rpartition(" ")
-    _when = inspect.getdoc(_command).partition("\n\n")[0]
+    _when = (inspect.getdoc(_command) or "").partition("\n\n")[0]
     _groups.get(_of, app).command(_name, short_help=_when, epilog=EXIT_STATUS)(for_typer(_command))
 
 

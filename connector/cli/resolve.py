@@ -58,7 +58,7 @@ def resolve(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """When an error says that a transaction's outcome is unknown, and the store can't tell: decide whether its rows count.
+    """When an error says that a transaction's outcome is unknown, and its store can't say: decide whether its rows count.
 
     Stop every query on the location first. Without --part the command lists what you can resolve. Before it records a decision
     it asks the sink's store: if the store shows the outcome, start the query instead.
@@ -71,30 +71,19 @@ def resolve(
         return
     chosen = parts.get((checkpoint, part or ""))
     if chosen is None or decision is None:
-        raise ProtocolError(
-            "NOT_RESOLVABLE",
-            reason="--checkpoint, --part and --as have to name an unsettled part and a decision",
-            part=part,
-        )
+        why = "--checkpoint, --part and --as have to name an unsettled part and a decision"
+        raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if decision is Decision.DIFFERENCE and not chosen.lost:
-        raise ProtocolError(
-            "NOT_RESOLVABLE",
-            reason="accept-difference is for a part that was judged lost and whose replay differs; this one is "
-            "open, and may be committed",
-            part=part,
-        )
+        why = "accept-difference is for a lost part whose replay differs; this one is open, and may be committed"
+        raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if checkpoint is None and decision is not Decision.DUPLICATES:
-        raise ProtocolError(
-            "NOT_RESOLVABLE",
-            reason="no checkpoint has decided this part, and the rewind runs its micro-batch again: only "
-            "accept-duplicates accepts that",
-            part=part,
-        )
+        why = "no checkpoint has decided this part, and the rewind runs its micro-batch again: only accept-duplicates fits"
+        raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if not unchecked and checkpoint is not None and chosen.open:
         _refuse_what_can_be_seen(place, ledger, chosen, given)
     report.say(f"{_describe(chosen)}: {CONSEQUENCES[decision]}")
-    report.facts.update(location=place.path, part=_facts(checkpoint, chosen), decision=decision.value)
-    report.facts.update(consequence=CONSEQUENCES[decision])
+    facts = {"location": place.path, "part": _facts(checkpoint, chosen), "decision": decision.value}
+    report.facts.update(facts, consequence=CONSEQUENCES[decision])
     report.confirm(yes)
     fact = Resolve(checkpoint=checkpoint, **chosen.named, decision=decision.value)
     journal.append(fact, must_be_at(ledger.position))

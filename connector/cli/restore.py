@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from connector.cli.arguments import Yes, claims
+from connector.cli.arguments import Yes
 from connector.cli.place import find_location
 from connector.cli.report import Report
 from connector.location.location import CheckpointLocation
@@ -70,7 +70,8 @@ def restore(
     With --as-is nothing is copied: you name a location that you moved, copied or put back yourself, or whose sink has another
     store now. Stop every query on it first. The command prints what may be lost or doubled, and asks.
     """
-    claims(claim, no_claim)
+    if claim is no_claim:
+        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
     if force and no_claim:
         raise typer.BadParameter("--force is of --claim: a copy leaves the query alone")
     if as_is:

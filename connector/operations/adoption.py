@@ -34,13 +34,6 @@ class Adoption:
         The open transactions of the journal are dropped, and the query goes on after `committed`.
     suffix : str
         What distinguishes the transactional ids of a copy from those of the original.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_TAKEN``, ``LOGS_INCONSISTENT``, ``RESTORE_UNFINISHED``; of a copy also ``REWIND_NOT_DONE``.
-    FencedError
-        ``LOCATION_MOVED_ON``.
     """
 
     def __init__(self, location: CheckpointLocation, claim: bool) -> None:
@@ -59,11 +52,8 @@ class Adoption:
             raise LocationError("REWIND_NOT_DONE", rewind=ledger.rewinding.token)
         self.committed = committed = newest(location, "commits")
         if committed > newest(location, "offsets"):
-            raise LocationError(
-                "LOGS_INCONSISTENT",
-                reason=f"commits/{committed} exists without its offsets/{committed}",
-                committed=committed,
-            )
+            reason = f"commits/{committed} exists without its offsets/{committed}"
+            raise LocationError("LOGS_INCONSISTENT", reason=reason, committed=committed)
         self.drop = not claim or not self._agrees()
         self.suffix = ledger.identity_suffix if claim else f"-{os.urandom(4).hex()}"
 
