@@ -109,7 +109,7 @@ def dispose(
     Other files in its folder stay.
     """
     if disposal.delete_leftovers(saved):
-        report.say("what an interrupted command had left there is deleted")
+        report.say("deleted the files that an interrupted command had left there")
         return
     found = manifest.read(saved)
     _tell(found, report)

@@ -69,10 +69,12 @@ def list_transactions(
             report.status = "nothing to do"
             report.say("no transaction is open")
         if unseen:
-            report.say(f"not looked at, for want of a leader or of the right READ: {', '.join(unseen[:SHOWN])}")
+            report.say(f"not examined, because a leader or the right READ is missing: {', '.join(unseen[:SHOWN])}")
         if held:
             topics = ", ".join(sorted({each["topic"] for each in held}))
-            report.say(f"{len(held)} partitions hold readers back: `barrier transactions explain TOPIC` ({topics})")
+            report.say(
+                f"consumers are stuck in {len(held)} partitions: `barrier transactions explain TOPIC` ({topics})"
+            )
 
 
 def explain(
@@ -97,7 +99,9 @@ def explain(
             silent = [str(place) for place in view.silent]
             report.facts.setdefault("silent", []).extend(silent)
             if silent:
-                report.say(f"Without a leader that answers, so nothing is known of them: {', '.join(silent[:SHOWN])}.")
+                report.say(
+                    f"These partitions have no leader that answers, so nothing is known of them: {', '.join(silent[:SHOWN])}."
+                )
             groups = _groups(cluster, view.held, report)
             documents += [{**held_document(each), "groups": groups.get(each.partition, [])} for each in view.held]
             places = {each.partition for each in view.held}
@@ -109,7 +113,7 @@ def explain(
         report.facts.update(topic=topic, held=documents)
         if not documents and not report.facts.get("silent"):
             report.status = "nothing to do"
-            report.say(f"{topic} holds no reader back: each partition can be read to its end.")
+            report.say(f"No consumer of {topic} is stuck: each partition can be read to its end.")
 
 
 def abort_transaction(
@@ -140,7 +144,7 @@ def abort_transaction(
             report.say("aborted")
         else:
             report.status = "nothing to do"
-            report.say("it is not open any more, or another transaction of its id is: its program is alive")
+            report.say("nothing to abort: it is no longer open, or its program lives and has begun another transaction")
 
 
 def _show(found: Sequence[Assessment], report: Report) -> None:
@@ -192,5 +196,5 @@ def _groups(cluster: Cluster, held: Sequence[HeldPartition], report: Report) -> 
     try:
         return waiting_groups(cluster.config, held)
     except StoreError as problem:
-        report.complain(f"who waits is not known: {problem.message}")
+        report.complain(f"the waiting consumer groups are unknown: {problem.message}")
         return {}

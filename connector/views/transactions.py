@@ -73,7 +73,7 @@ def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Seq
         if each.partition in groups:
             yield f"  Groups that have read up to there, and so seem to wait: {', '.join(groups[each.partition])}."
     if len(held) > SHOWN:
-        yield f"{len(held) - SHOWN} more partitions are held back."
+        yield f"{len(held) - SHOWN} more partitions are blocked."
 
 
 def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]:
