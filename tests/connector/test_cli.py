@@ -192,6 +192,11 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
     [
         ["restore", "--as-is", "HERE"],
         ["restore", "--as-is", "HERE", "--claim", "--no-claim", "--yes"],
+        ["restore", "HERE", "--claim", "--yes"],
+        ["restore", "HERE", "HERE", "--as-is", "--claim", "--yes"],
+        ["restore", "HERE", "--as-is", "--claim", "--force", "--yes"],
+        ["restore", "HERE", "--as-is", "--claim", "--shuffle-partitions", "2", "--yes"],
+        ["savepoint", "list", "HERE", "--verify"],
         ["resolve", "HERE", "--as", "accept-all"],
         ["checkpoints", "list", "HERE", "--limit", "0"],
         ["go"],

@@ -13,7 +13,7 @@ import typer.main
 
 from connector.cli import main
 from connector.cli.command_line import COMMANDS as VERBS
-from connector.cli.command_line import app
+from connector.cli.command_line import GROUPS, app
 from tests.connector.cli_place import answer
 
 Capture = pytest.CaptureFixture[str]
@@ -80,6 +80,12 @@ def test_what_is_no_location_is_named_by_every_command(
         assert ("no query has run here" if "recover" in command else "no savepoint lies in") in said
     assert "Traceback" not in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"], "nothing was made"
+
+
+@pytest.mark.parametrize("command", [*GROUPS, *VERBS])
+def test_a_help_begins_with_when_to_use_the_command(command: str) -> None:
+    text = GROUPS.get(command) or VERBS[command].__doc__ or ""
+    assert re.match(r"(When|Before|To) [^.]*: ", text)
 
 
 def test_a_journal_that_is_a_file_is_named(tmp_path: Path, capsys: Capture) -> None:
