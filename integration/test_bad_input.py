@@ -222,9 +222,9 @@ def of_another_query(location: Path) -> Path:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (copied, ["LOCATION_MOVED", "barrier adopt LOCATION --claim", "--no-claim"]),
+        (copied, ["LOCATION_MOVED", "barrier restore --as-is LOCATION --claim", "--no-claim"]),
         (with_a_newer_entry, ["FORMAT_UNKNOWN", f"format {FORMAT + 1}"]),
-        (of_another_query, ["LOCATION_MOVED", "barrier adopt"]),
+        (of_another_query, ["LOCATION_MOVED", "barrier restore --as-is"]),
     ],
 )
 def test_a_spoilt_location_is_refused_before_a_row_is_read(

@@ -86,7 +86,7 @@ class Query:
         """Start it where another query has had its prefix, which an older copy would look like; then accept the location."""
         with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*another query used this prefix"):
             self.engine().run()
-        assert main(["adopt", str(self.place.location), "--claim", "--yes"]) == 0
+        assert main(["restore", "--as-is", str(self.place.location), "--claim", "--yes"]) == 0
 
     def check(self, expected: int) -> None:
         """Exactly these rows are there, once, and nothing of ours is left at the broker."""

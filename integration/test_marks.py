@@ -263,7 +263,7 @@ def test_a_location_that_was_put_back_publishes_no_older_marks(make_query: MakeQ
     before = marks_of(query)
     shutil.rmtree(query.work.location)
     shutil.copytree(copy, query.work.location)
-    assert main(["adopt", query.work.location, "--claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", query.work.location, "--claim", "--yes"]) == 0
     with pytest.raises(StoreError, match=rf"BARRIER_TOPIC_AHEAD.*{query.barriers}"):
         Engine(query.work).run()
     assert marks_of(query) == before

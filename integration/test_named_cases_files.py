@@ -205,7 +205,7 @@ def test_a_copied_location_is_refused_and_the_way_out_is_named(spark: SparkSessi
     with LiveQuery(spark, tmp_path, replace(origin.job, location=str(tmp_path / "copy"))) as copy:
         error = copy.start().wait_failed()
     assert "LOCATION_MOVED" in error
-    assert "adopt" in error
+    assert "--as-is" in error
     origin.place.check_whole(origin.expected)
 
 
@@ -217,7 +217,7 @@ def test_a_location_whose_offsets_and_commits_were_deleted_is_refused_and_the_wa
         shutil.rmtree(Path(query.job.location) / log)
     error = query.start().wait_failed()
     assert "BATCHES_NOT_ACCOUNTED" in error
-    assert "adopt" in error
+    assert "--as-is" in error
     query.place.check_whole(query.expected)
 
 
@@ -235,7 +235,7 @@ def test_a_restored_backup_of_the_journal_is_refused_and_the_way_out_is_named(
     shutil.copytree(tmp_path / "backup", journal)
     error = query.start().wait_failed()
     assert "BATCHES_NOT_ACCOUNTED" in error
-    assert "adopt" in error
+    assert "--as-is" in error
     query.place.check_partial(query.expected)
 
 

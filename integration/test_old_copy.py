@@ -71,7 +71,7 @@ class Query:
         """However often it is started: nothing is written, and the journal does not grow."""
         entries = self.place.kinds()
         for _ in range(2):
-            with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*barrier adopt LOCATION --claim"):
+            with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*barrier restore --as-is LOCATION --claim"):
                 self.engine().run()
         assert self.place.kinds() == entries
         assert self.rows() == Counter(range(micro_batches * self.work.rows))
@@ -122,7 +122,7 @@ def test_who_has_accepted_the_copy_goes_on_with_it(query: Query) -> None:
     engine.run(3)
     query.put_back()
     query.must_refuse(3)
-    assert main(["adopt", str(query.location), "--claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", str(query.location), "--claim", "--yes"]) == 0
     query.engine().run(4)
     query.engine().run()  # what has been accepted once is not asked for again
     rows = query.work.rows
@@ -223,7 +223,7 @@ def test_a_claim_does_not_make_an_older_copy_the_query(query: Query, tmp_path: P
         shutil.copytree(tmp_path / "backup", new)
         assert main(restore) == 0
     for _ in range(2):
-        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*barrier adopt LOCATION --claim"):
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*barrier restore --as-is LOCATION --claim"):
             Engine(moved).run()
     assert query.rows() == Counter(range(3 * query.work.rows))
 

@@ -171,7 +171,7 @@ def test_a_strangers_transaction_is_aborted(
     assert main([*command.split()[1:], "--yes"]) == 0
     capsys.readouterr()
     wait_until(lambda: not answer(capsys, "transactions", "explain", topic, *servers)[1]["held"], "its marker")
-    status, document, _ = answer(capsys, "transactions", "describe", name, *servers)
+    status, document, _ = answer(capsys, "transactions", "list", "--id", name, *servers)
     assert (status, document["condition"]) == (1, "UNKNOWN_TRANSACTION")
 
 
@@ -183,7 +183,7 @@ def test_what_looks_like_ours_is_not_aborted_without_its_journal(
     _, document, _ = answer(capsys, "transactions", "list", query.work.location)
     name = next(each["transactionalId"] for each in document["transactions"] if each["location"])
     servers = ("--bootstrap-server", kafka.bootstrap_servers)
-    _, document, _ = answer(capsys, "transactions", "describe", name, *servers)
+    _, document, _ = answer(capsys, "transactions", "list", "--id", name, *servers)
     assert document["transactions"][0]["verdict"] == "STRANGER"
     assert document["transactions"][0]["command"] is None
     assert "Name the checkpointLocation" in document["transactions"][0]["advice"]

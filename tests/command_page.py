@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from connector.cli.command_line import app
+from connector.cli.arguments import for_typer
+from connector.cli.command_line import COMMANDS
 from connector.cli.report import EXIT_STATUS
 
 __all__ = ["PAGE", "command_page", "commands"]
@@ -35,16 +35,12 @@ Options of several commands:
 {shared}
 """
 
-SHARED = ("--output", "--option", "--options-file")
+SHARED = ("--output", "--option", "--options-file", "--yes")
 
 
-def commands(program: typer.Typer = app, words: str = "") -> dict[str, Callable[..., Any]]:
-    """Return the function of every command, by the words that call it."""
-    found = {f"{words}{each.name}": each.callback for each in program.registered_commands if each.callback}
-    for group in program.registered_groups:
-        if group.typer_instance is not None:
-            found |= commands(group.typer_instance, f"{words}{group.name} ")
-    return found
+def commands() -> dict[str, Callable[..., Any]]:
+    """Return the function of every command, as typer calls it, by the words that call it."""
+    return {words: for_typer(command) for words, command in COMMANDS.items()}
 
 
 def command_page() -> str:

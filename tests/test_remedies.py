@@ -23,9 +23,7 @@ CONDITION = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 CORE = Catalogue("transactional.errors")
 PRODUCT = ("barrier_kafka", "connector", "transactional")
 
-ENGINE = re.compile(
-    r"spark|kafka|barrier (run|recover|rewind|adopt|resolve|stop|restore)|(?<![\w-])--[a-z]", re.IGNORECASE
-)
+ENGINE = re.compile(r"spark|kafka|barrier (run|recover|rewind|resolve|stop|restore)|(?<![\w-])--[a-z]", re.IGNORECASE)
 """What only a room above the core knows: engines, stores, commands."""
 
 NAMED = {"barrier-kafka", "pyarrow.RecordBatch"}

@@ -32,7 +32,7 @@ class History:
         The number of the newest journal entry. No checkpoint that the journal ever decided has a higher id.
     binding : bool
         False if the sink should report the state of the store but not raise: since the query last ran on this store under
-        this prefix, an operator has accepted the location as it is (adopt, restore, resolve).
+        this prefix, an operator has accepted the location as it is (restore, resolve).
     seen : Mapping[str, Any] or None
         The value that `checkHistory` returned for the newest run; None if that run did not call it. Empty if the journal has
         no run: if the store holds data of the query all the same, the journal is an older copy.

@@ -18,6 +18,7 @@ __all__ = [
     "may_stop",
     "may_void",
     "moved_on",
+    "must_be_at",
     "must_have_started_last",
     "must_own",
     "newest_run",
@@ -75,6 +76,16 @@ def unfinished(begun: RestoreBegun) -> LocationError:
         claim=begun.claim,
         location=begun.location,
     )
+
+
+def must_be_at(position: int) -> Judge:
+    """Require that the journal has not grown since an operator read it."""
+
+    def judge(ledger: Ledger) -> None:
+        if ledger.position != position:
+            raise LocationError("LOCATION_BUSY", reason="another process has added to its journal", position=position)
+
+    return judge
 
 
 def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from connector.cli import checkpoints, savepoint, transactions
-from connector.cli.adopt import adopt
+from connector.cli.arguments import for_typer
 from connector.cli.doctor import doctor
 from connector.cli.import_offsets import import_offsets
-from connector.cli.inject import inject
-from connector.cli.offsets import offsets
+from connector.cli.marks import inject, offsets
 from connector.cli.recover import recover_query
 from connector.cli.report import EXIT_STATUS, LINES, Output, ReaderGoneError, Report, Status, writing
 from connector.cli.resolve import resolve
@@ -48,6 +48,7 @@ class Program(TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse the arguments of the program itself."""
+        args = spelt_out(args)
         self._json = asks_json(args)
         with self._answering():
             return super().make_context(info_name, args, parent, **extra)
@@ -71,16 +72,6 @@ class Program(TyperGroup):
             raise
 
 
-class Command(TyperCommand):
-    """Take ``--json`` for ``--output json``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the arguments of the command."""
-        if any(parameter.name == "output" for parameter in self.params):
-            args = spelt_out(args)
-        return super().parse_args(ctx, args)
-
-
 def spelt_out(words: Sequence[str]) -> list[str]:
     """Return the arguments with ``--output json`` in place of ``--json``."""
     options = words.index("--") if "--" in words else len(words)
@@ -90,8 +81,8 @@ def spelt_out(words: Sequence[str]) -> list[str]:
 
 def asks_json(words: Sequence[str]) -> bool:
     """Return whether ``--output json`` is among the arguments, which need not make sense otherwise."""
-    found, long = "", spelt_out(words)
-    for word, following in zip(long, [*long, ""][1:], strict=True):
+    found = ""
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         if word == "--":
             break
         if word == "--output":
@@ -118,14 +109,6 @@ app = typer.Typer(
     help="Look at the checkpoints of a PySpark query with two-phase-commit sinks, and apply the remedies that its errors name.",
     **_SETTINGS,
 )
-group = typer.Typer(help="A query's checkpoints, while it runs or after.", **_SETTINGS)
-app.add_typer(group, name="checkpoints")
-saved = typer.Typer(help="Copies of a query's completed checkpoints.", **_SETTINGS)
-app.add_typer(saved, name="savepoint")
-opened = typer.Typer(
-    help="Open Kafka transactions: who holds readers back, and what may be done about it.", **_SETTINGS
-)
-app.add_typer(opened, name="transactions")
 
 
 @app.callback()
@@ -137,32 +120,42 @@ def program(
     """Take options that belong to no command."""
 
 
-_COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
-    (group, "list", checkpoints.list_checkpoints),
-    (group, "show", checkpoints.show),
-    (group, "trigger", checkpoints.trigger),
-    (saved, "take", savepoint.take),
-    (saved, "list", savepoint.list_savepoints),
-    (saved, "show", savepoint.show),
-    (saved, "dispose", savepoint.dispose),
-    (opened, "list", transactions.list_transactions),
-    (opened, "describe", transactions.describe),
-    (opened, "explain", transactions.explain),
-    (opened, "abort", transactions.abort_transaction),
-    (app, "doctor", doctor),
-    (app, "serve", serve),
-    (app, "restore", restore),
-    (app, "stop", stop),
-    (app, "recover", recover_query),
-    (app, "rewind", rewind),
-    (app, "adopt", adopt),
-    (app, "resolve", resolve),
-    (app, "import-offsets", import_offsets),
-    (app, "inject", inject),
-    (app, "offsets", offsets),
-)
-for _app, _name, _command in _COMMANDS:
-    _app.command(_name, cls=Command, epilog=EXIT_STATUS)(_command)
+GROUPS: Mapping[str, str] = {
+    "checkpoints": "To see how a query gets on, while it runs or after: its checkpoints.",
+    "savepoint": "To be able to go back, or to move a query: copies of its completed checkpoints.",
+    "transactions": "When consumers are stuck: the open Kafka transactions that block them, and what you may do about each.",
+}
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "doctor": doctor,
+    "recover": recover_query,
+    "stop": stop,
+    "checkpoints list": checkpoints.list_checkpoints,
+    "checkpoints show": checkpoints.show,
+    "checkpoints trigger": checkpoints.trigger,
+    "transactions list": transactions.list_transactions,
+    "transactions explain": transactions.explain,
+    "transactions abort": transactions.abort_transaction,
+    "savepoint take": savepoint.take,
+    "savepoint list": savepoint.list_savepoints,
+    "savepoint dispose": savepoint.dispose,
+    "restore": restore,
+    "rewind": rewind,
+    "resolve": resolve,
+    "import-offsets": import_offsets,
+    "serve": serve,
+    "inject": inject,
+    "offsets": offsets,
+}
+"""Every command, by its words: help, parsing and ``docs/commands.md`` are made of its docstring and its arguments."""
+
+_groups = {name: typer.Typer(help=text, **_SETTINGS) for name, text in GROUPS.items()}
+for _name, _group in _groups.items():
+    app.add_typer(_group, name=_name, short_help=GROUPS[_name])
+for _words, _command in COMMANDS.items():
+    _of, _, _name = _words.rpartition(" ")
+    _when = (inspect.getdoc(_command) or "").partition("\n\n")[0]
+    _groups.get(_of, app).command(_name, short_help=_when, epilog=EXIT_STATUS)(for_typer(_command))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

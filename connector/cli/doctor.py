@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal
-from connector.cli.report import Output, OutputOption, Status, reporting
+from connector.cli.report import Report, Status
 from connector.doctor.finding import CHECKS
 from transactional.finding import Finding, Level
 from transactional.secrets import masked_finding, secrets_of
@@ -20,45 +20,43 @@ PAGE = "docs/doctor.md"
 
 
 def doctor(
+    report: Report,
+    given: Mapping[str, str],
     location: Annotated[
         str | None,
         typer.Argument(metavar="[LOCATION]", help="Check the sink that its journal has recorded.", show_default=False),
     ] = None,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only what is not well.")] = False,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check a query's brokers, topics, tables, rights, store and versions, without Spark and without a change.
+    """Before a first start, after a change of rights or settings, or when a start fails: check everything that a query needs.
 
-    Without LOCATION it checks options as a program gives them to readStream or writeStream: --options-file or --option; of
-    the formats barrier-kafka, 2pc-kafka and 2pc-delta, and the settings of a Schema Registry. Exit status 1: there is a
-    problem, with which the query fails, or loses what it promises.
+    It checks brokers, topics, tables, rights, the store and versions, without Spark, and changes nothing. Without LOCATION it
+    checks options as a program passes them to readStream or writeStream (--options-file or --option): those of the formats
+    barrier-kafka, 2pc-kafka and 2pc-delta, and the settings of a Schema Registry. Exit status 1: there is a problem, and the
+    query fails or loses a guarantee.
     """
     from connector.doctor.examine import examine_location, examine_options
 
-    given = options_given(option, options_file)
     if location is None and not given:
         raise typer.BadParameter("name a LOCATION, or options: --options-file")
-    with reporting(output, given) as report:
-        if location is None:
-            findings = list(examine_options(given))
-        else:
-            place, _ = open_journal(location, "no sink of ours has run on it: give its options, with --options-file")
-            findings = list(examine_location(place, given))
-        secrets = secrets_of(given)
-        findings = [masked_finding(each, secrets) for each in findings]
-        shown = [each for each in findings if not (quiet and each.level is Level.GOOD)]
-        counts = Counter(each.level for each in findings)
-        report.facts.update(
-            findings=[_document(each) for each in findings],
-            counts={level.value: counts[level] for level in Level},
-        )
-        if shown:
-            report.table(("CHECK", "", "FOUND"), [_row(each) for each in shown], wraps=("FOUND",))
-        report.say(", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]))
-        if counts[Level.PROBLEM]:
-            report.status, report.exit = "problems", Status.REFUSED
+    if location is None:
+        findings = list(examine_options(given))
+    else:
+        place, _ = open_journal(location, "no sink of ours has run on it: give its options, with --options-file")
+        findings = list(examine_location(place, given))
+    secrets = secrets_of(given)
+    findings = [masked_finding(each, secrets) for each in findings]
+    shown = [each for each in findings if not (quiet and each.level is Level.GOOD)]
+    counts = Counter(each.level for each in findings)
+    report.facts.update(
+        findings=[_document(each) for each in findings],
+        counts={level.value: counts[level] for level in Level},
+    )
+    if shown:
+        report.table(("CHECK", "", "FOUND"), [_row(each) for each in shown], wraps=("FOUND",))
+    report.say(", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]))
+    if counts[Level.PROBLEM]:
+        report.status, report.exit = "problems", Status.REFUSED
 
 
 def _row(each: Finding) -> tuple[str, str, str]:

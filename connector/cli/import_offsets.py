@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from connector.cli.arguments import Yes
 from connector.cli.place import find_location
-from connector.cli.report import Output, OutputOption, Report, Yes, reporting
+from connector.cli.report import Report
 from connector.kafka.source.offsets import Positions, positions_to_json
 from connector.kafka.source.old_query import OldQuery, OldSource, make_location, read_old_query, refuse_unless_empty
 from connector.location.location import CheckpointLocation
@@ -20,11 +21,12 @@ __all__ = ["import_offsets"]
 
 
 def import_offsets(
+    report: Report,
     old: Annotated[str, typer.Argument(metavar="OLD_LOCATION", help="Of the stopped query.", show_default=False)],
     new: Annotated[
         str,
         typer.Argument(
-            metavar="NEW_LOCATION", help="The checkpointLocation of the query that goes on: new.", show_default=False
+            metavar="NEW_LOCATION", help="The checkpointLocation of the new query: not there yet.", show_default=False
         ),
     ],
     source: Annotated[
@@ -41,39 +43,34 @@ def import_offsets(
         ),
     ] = False,
     yes: Yes = False,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a checkpoint location from which barrier-kafka goes on where a query with format("kafka") ended.
+    """To replace format("kafka") by barrier-kafka: make a location from which the new query continues where the old one ended.
 
     Stop the old query first, and do not start it again. OLD_LOCATION is only read. Start the new query with the same topics
     and with NEW_LOCATION as its checkpointLocation.
     """
-    with reporting(output) as report:
-        find_location(old)
-        _import(read_old_query(old, take_uncommitted=take_uncommitted), new, source, drop_state, yes, report)
-
-
-def _import(old: OldQuery, new: str, source: int | None, drop_state: bool, yes: bool, report: Report) -> None:
+    find_location(old)
+    found = read_old_query(old, take_uncommitted=take_uncommitted)
     location = CheckpointLocation(new)
     refuse_unless_empty(location)
-    chosen = _chosen(old, source)
-    if old.has_state and not drop_state:
-        raise LocationError("STATE_STAYS_BEHIND", path=old.path)
-    consequences = list(_consequences(old, chosen))
+    chosen = _chosen(found, source)
+    if found.has_state and not drop_state:
+        raise LocationError("STATE_STAYS_BEHIND", path=found.path)
+    consequences = list(_consequences(found, chosen))
     report.say(*consequences)
     report.facts.update(
-        old=old.path,
+        old=found.path,
         location=location.path,
-        batch=old.batch,
-        uncommitted=old.uncommitted,
-        dropped_state=old.has_state,
-        watermark=old.watermark,
+        batch=found.batch,
+        uncommitted=found.uncommitted,
+        dropped_state=found.has_state,
+        watermark=found.watermark,
         sources=[each.number for each in chosen],
         offsets=[positions_to_json(_positions(each)) for each in chosen],
         consequences=consequences,
     )
     report.confirm(yes)
-    report.facts["query"] = make_location(location, old, [_positions(each) for each in chosen])
+    report.facts["query"] = make_location(location, found, [_positions(each) for each in chosen])
     report.say(f'imported: start the new query with .option("checkpointLocation", {json.dumps(location.path)})')
 
 

@@ -7,10 +7,9 @@ import os
 from connector.location.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.journal import Journal
-from transactional.ledger import Ledger
 from transactional.ownership import unfinished
 
-__all__ = ["find_location", "load_journal", "open_journal", "unchanged"]
+__all__ = ["find_location", "load_journal", "open_journal"]
 
 
 def find_location(path: str, new: bool = False, first_start: bool = False) -> CheckpointLocation:
@@ -59,9 +58,3 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
     if journal.ledger.restoring is not None:
         raise unfinished(journal.ledger.restoring)
     return location, journal
-
-
-def unchanged(found: Ledger, position: int) -> None:
-    """Check that the journal has not grown since it was shown."""
-    if found.position != position:
-        raise LocationError("LOCATION_BUSY", reason="another process has added to its journal", position=position)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_given
+from connector.cli.arguments import Location, QueryStopped
 from connector.cli.place import load_journal
-from connector.cli.report import Location, Output, OutputOption, reporting
+from connector.cli.report import Report
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 
@@ -17,30 +18,29 @@ __all__ = ["recover_query"]
 
 
 def recover_query(
+    report: Report,
     location: Location,
+    given: Mapping[str, str],
     query_stopped: QueryStopped = False,
     first_start: Annotated[
         bool,
-        typer.Option("--first-start", help="The query may never have started: LOCATION need not be there."),
+        typer.Option("--first-start", help="The query may never have started, so LOCATION need not exist."),
     ] = False,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Recover a query that does not run: before a start, as systemd's ExecStartPre or a container's first command.
+    """Before a query is started, or after a crash: close everything that a dead driver has left open.
 
-    A rewind that was begun is finished; what is decided is settled, what is prepared committed. If it was lost, or Spark's logs
-    are not the journal's any more, the query goes back to a point from which nothing is written twice, and reads those rows
-    again. If no query has run at LOCATION, there is nothing to do; if LOCATION is not there, pass --first-start.
+    Run it as systemd's ExecStartPre or as a container's first command. It finishes a rewind, settles what is decided and
+    commits what is prepared. If prepared rows are lost, or Spark's logs no longer match the journal, the query goes back to a
+    point from which nothing is written twice, and reads those rows again.
+
+    If no query has run at LOCATION, there is nothing to do. If LOCATION does not exist, pass --first-start.
     """
-    given = options_given(option, options_file)
-    with reporting(output, given) as report:
-        place, journal = load_journal(location, new=True, first_start=first_start)
-        done = recover(place, Upkeep(given), query_stopped=query_stopped)
-        if not done:
-            report.status = "nothing to do"
-        report.facts.update(location=place.path, batch=done.batch)
-        report.say(f"{place.path}: {done if done or journal.ledger.newest_run else _nothing(place)}")
+    place, journal = load_journal(location, new=True, first_start=first_start)
+    done = recover(place, Upkeep(given), query_stopped=query_stopped)
+    if not done:
+        report.status = "nothing to do"
+    report.facts.update(location=place.path, batch=done.batch)
+    report.say(f"{place.path}: {done if done or journal.ledger.newest_run else _nothing(place)}")
 
 
 def _nothing(place: CheckpointLocation) -> str:

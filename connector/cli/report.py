@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -22,13 +22,10 @@ __all__ = [
     "EXIT_STATUS",
     "LINES",
     "MEANINGS",
-    "Location",
     "Output",
-    "OutputOption",
     "ReaderGoneError",
     "Report",
     "Status",
-    "Yes",
     "reporting",
     "writing",
 ]
@@ -73,16 +70,6 @@ class Output(str, enum.Enum):
 
     TABLE = "table"
     JSON = "json"
-
-
-Location = Annotated[
-    str, typer.Argument(metavar="LOCATION", help="The query's checkpointLocation.", show_default=False)
-]
-OutputOption = Annotated[
-    Output,
-    typer.Option("--output", help="For people, or one JSON document on standard output, for which --json is short."),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 class NotAnsweredError(Exception):

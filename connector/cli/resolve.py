@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, options_given
-from connector.cli.place import open_journal, unchanged
-from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
+from connector.cli.arguments import Location, Yes
+from connector.cli.place import open_journal
+from connector.cli.report import Report
 from connector.location.location import CheckpointLocation
 from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded_sink
 from transactional.entries import Resolve
 from transactional.errors import ProtocolError
 from transactional.ledger import Ledger, PartRecord
+from transactional.ownership import must_be_at
 from transactional.sink import Outcome
 
 __all__ = ["Decision", "resolve"]
@@ -41,74 +42,51 @@ Key = tuple[int | None, str]
 
 
 def resolve(
+    report: Report,
     location: Location,
-    checkpoint: Annotated[int | None, typer.Option(help="Of the part.", show_default=False)] = None,
-    part: Annotated[str | None, typer.Option(metavar="BATCH/PARTITION[/SINK]", show_default=False)] = None,
+    given: Mapping[str, str],
+    checkpoint: Annotated[int | None, typer.Option(help="The part's checkpoint.", show_default=False)] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="BATCH/PARTITION[/SINK]", help="The part, as the list names it.", show_default=False),
+    ] = None,
     decision: Annotated[
-        Decision | None, typer.Option("--as", help="What is accepted of the part.", show_default=False)
+        Decision | None, typer.Option("--as", help="What you accept for the part.", show_default=False)
     ] = None,
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Do not ask the sink's store first: it is gone for good.")
     ] = False,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
     yes: Yes = False,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Settle a transaction by decision if evidence can't: its outcome is unknown.
+    """When an error says that a transaction's outcome is unknown, and its store can't say: decide whether its rows count.
 
-    Without --part it lists what can be resolved. Stop every query on the location first. The sink's store is asked about the
-    transaction before anything is decided: if it shows the outcome, start the query instead.
+    Stop every query on the location first. Without --part the command lists what you can resolve. Before it records a decision
+    it asks the sink's store: if the store shows the outcome, start the query instead.
     """
-    given = options_given(option, options_file)
-    with reporting(output, given) as report:
-        _resolve(location, (checkpoint, part), decision, yes, report, None if unchecked else given)
-
-
-def _resolve(
-    path: str,
-    asked: tuple[int | None, str | None],
-    decision: Decision | None,
-    yes: bool,
-    report: Report,
-    given: Mapping[str, str] | None,
-) -> None:
-    location, journal = open_journal(path, "nothing to resolve")
+    place, journal = open_journal(location, "nothing to resolve")
     ledger = journal.ledger
     parts = _parts(ledger)
-    checkpoint, place = asked
-    if place is None and checkpoint is None:
-        _list(location.path, parts, report)
+    if part is None and checkpoint is None:
+        _list(place.path, parts, report)
         return
-    chosen = parts.get((checkpoint, place or ""))
+    chosen = parts.get((checkpoint, part or ""))
     if chosen is None or decision is None:
-        raise ProtocolError(
-            "NOT_RESOLVABLE",
-            reason="--checkpoint, --part and --as have to name an unsettled part and a decision",
-            part=place,
-        )
+        why = "--checkpoint, --part and --as have to name an unsettled part and a decision"
+        raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if decision is Decision.DIFFERENCE and not chosen.lost:
-        raise ProtocolError(
-            "NOT_RESOLVABLE",
-            reason="accept-difference is for a part that was judged lost and whose replay differs; this one is "
-            "open, and may be committed",
-            part=place,
-        )
+        why = "accept-difference is for a lost part whose replay differs; this one is open, and may be committed"
+        raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if checkpoint is None and decision is not Decision.DUPLICATES:
-        raise ProtocolError(
-            "NOT_RESOLVABLE",
-            reason="no checkpoint has decided this part, and the rewind runs its micro-batch again: only "
-            "accept-duplicates accepts that",
-            part=place,
-        )
-    if given is not None and checkpoint is not None and chosen.open:
-        _refuse_what_can_be_seen(location, ledger, chosen, given)
+        why = "no checkpoint has decided this part, and the rewind runs its micro-batch again: only accept-duplicates fits"
+        raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
+    if not unchecked and checkpoint is not None and chosen.open:
+        _refuse_what_can_be_seen(place, ledger, chosen, given)
     report.say(f"{_describe(chosen)}: {CONSEQUENCES[decision]}")
-    report.facts.update(location=location.path, part=_facts(checkpoint, chosen), decision=decision.value)
-    report.facts.update(consequence=CONSEQUENCES[decision])
+    facts = {"location": place.path, "part": _facts(checkpoint, chosen), "decision": decision.value}
+    report.facts.update(facts, consequence=CONSEQUENCES[decision])
     report.confirm(yes)
     fact = Resolve(checkpoint=checkpoint, **chosen.named, decision=decision.value)
-    journal.append(fact, lambda found: unchanged(found, ledger.position))
+    journal.append(fact, must_be_at(ledger.position))
     on = "finish the rewind (`barrier recover LOCATION`)" if ledger.rewinding else "start the query"
     report.say(f"resolved: {on}")
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_given
+from connector.cli.arguments import Location, QueryStopped, Yes
 from connector.cli.place import open_journal
-from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
-from connector.cli.rewind_plan import Request, emission, goes_on, tell, tell_begun
+from connector.cli.report import Report
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target
@@ -18,16 +19,35 @@ from connector.spark.exclusion import earlier_at_work, exclusive_access, query_a
 from connector.spark.location_owner import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import this_process
 from connector.spark.recorded_sink import recorded_run, recorded_sink
-from connector.views.words import batches_text
-from transactional.errors import TwoPhaseCommitError
+from connector.views.words import batches_text, output_text
+from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.journal import Journal
-from transactional.rewind import Rewinder
+from transactional.ledger import Ledger, Rewind
+from transactional.rewind import Preview, Rewinder, output_ranges
+from transactional.sink import TwoPhaseCommitSink, restorable
 
 __all__ = ["rewind"]
 
+Sink = TwoPhaseCommitSink[Any, Any]
+
+MOST_NAMED = 20
+"""Checkpoints, the newest, that an error names; the plan before it names all."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the operator asked for."""
+
+    to: int
+    allow_reemit: bool
+    restore_tables: bool
+    dry_run: bool
+
 
 def rewind(
+    report: Report,
     location: Location,
+    given: Mapping[str, str],
     to: Annotated[
         int | None,
         typer.Option(
@@ -42,62 +62,58 @@ def rewind(
         ),
     ] = False,
     restore_tables: Annotated[
-        bool, typer.Option("--restore-tables", help="Take the output back, too, if the sink can (Delta tables).")
+        bool, typer.Option("--restore-tables", help="Also take the output back, if the sink can (Delta tables).")
     ] = False,
     query_stopped: QueryStopped = False,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would do, and what it would need.")] = False,
     yes: Yes = False,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take a stopped query back to an earlier checkpoint, its state included; started again, it goes on from there.
+    """When output or state is wrong since a certain time: take the stopped query back to an earlier checkpoint, with its state.
 
-    Transactions that no checkpoint has decided are aborted, and their rows are written again. It can be killed at any moment:
-    a query that is started then stops. Run the same command again, or `barrier recover`, which finishes it.
+    Started again, the query continues from there. Open transactions that no checkpoint has decided are aborted, and their rows
+    are written again. You can kill the command at any moment: a query that is started then stops. Run the same command again,
+    or `barrier recover`, which finishes it.
     """
     if to is None:
         raise typer.BadParameter(
             "pass --to CHECKPOINT. `barrier recover LOCATION` goes back to where nothing is written twice, if it has to, and "
             "finishes a rewind that was begun"
         )
-    given = options_given(option, options_file)
     request = Request(to, allow_reemit, restore_tables, dry_run)
-    with reporting(output, given) as report:
-        place, journal = open_journal(location, "nothing to go back to")
-        refuse_batch_writes(place, "each of its versions is written once, there is nothing to go back in")
-        refuse_elsewhere(place, journal.ledger)
-        report.facts.update(location=place.path)
-        run = recorded_run(journal.ledger)
-        sink = recorded_sink(run, place, given)
-        try:
-            rewinder = Rewinder(journal, sink, LocationLogs(place), place.query_id(), run.prefix)
-            running = query_at_work(place, run, query_stopped)
-            if running is None and not query_stopped:
-                running = earlier_at_work(journal.ledger, run)
-            if running is not None and not dry_run:
-                raise running
-            begun = journal.ledger.rewinding
-            body: dict[str, Any] = {"process": this_process()}
-            if begun is not None and goes_on(begun, request):
-                body |= tell_begun(begun, request, report)
-                need: TwoPhaseCommitError | None = rewind_at_work(begun, query_stopped)
-                begin = rewinder.again
-            else:
-                preview = rewinder.preview(to)
-                check_target(place, journal.ledger, preview)
-                tell(journal.ledger, preview, request, report)
-                need = emission(preview, sink, request)
-                body |= {"restoreTables": restore_tables, "allowReemit": allow_reemit}
-                begin = partial(rewinder.begin, preview)
-            if _refused(request, report, running, need):
-                return
-            report.confirm(yes)
-            with exclusive_access(place):
-                begin(body)
-                _finish(place, journal, rewinder, report)
-        finally:
-            sink.close()
+    place, journal = open_journal(location, "nothing to go back to")
+    refuse_batch_writes(place, "each of its versions is written once, there is nothing to go back in")
+    refuse_elsewhere(place, journal.ledger)
+    report.facts.update(location=place.path)
+    run = recorded_run(journal.ledger)
+    sink = recorded_sink(run, place, given)
+    try:
+        rewinder = Rewinder(journal, sink, LocationLogs(place), place.query_id(), run.prefix)
+        running = query_at_work(place, run, query_stopped)
+        if running is None and not query_stopped:
+            running = earlier_at_work(journal.ledger, run)
+        if running is not None and not dry_run:
+            raise running
+        begun = journal.ledger.rewinding
+        body: dict[str, Any] = {"process": this_process()}
+        if begun is not None and _goes_on(begun, request):
+            body |= _tell_begun(begun, request, report)
+            need: TwoPhaseCommitError | None = rewind_at_work(begun, query_stopped)
+            begin = rewinder.again
+        else:
+            preview = rewinder.preview(to)
+            check_target(place, journal.ledger, preview)
+            _tell(journal.ledger, preview, request, report)
+            need = _emission(preview, sink, request)
+            body |= {"restoreTables": restore_tables, "allowReemit": allow_reemit}
+            begin = partial(rewinder.begin, preview)
+        if _refused(request, report, running, need):
+            return
+        report.confirm(yes)
+        with exclusive_access(place):
+            begin(body)
+            _finish(place, journal, rewinder, report)
+    finally:
+        sink.close()
 
 
 def _refused(request: Request, report: Report, *needs: TwoPhaseCommitError | None) -> bool:
@@ -136,3 +152,101 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
     report.say(f"  Spark's logs went from micro-batch {spark} to {offset_log.newest(place, 'offsets')}")
     report.say(f"the query goes on after micro-batch {batch}: start it")
     report.facts.update(batch=batch, settled=settled, gone=gone, aborted=aborted)
+
+
+def _goes_on(begun: Rewind, request: Request) -> bool:
+    """Return whether the request is that of the rewind that was begun; its tables may be left as they are now."""
+    return begun.checkpoint == request.to and (bool(begun.request.get("restoreTables")) or not request.restore_tables)
+
+
+def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any]:
+    """Print that a rewind goes on; return what is changed of its request."""
+    report.say(f"The rewind to checkpoint {begun.checkpoint} was begun (journal entry {begun.token}), and goes on.")
+    report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
+    if not begun.request.get("restoreTables"):
+        return {}
+    if request.restore_tables or not request.allow_reemit:
+        report.say(
+            "Its tables are taken back still: pass --allow-reemit, without --restore-tables, to leave them as they are."
+        )
+        return {}
+    report.say("It was to take tables back. It will not: what is committed stays, and is written AGAIN.")
+    return {"restoreTables": False, "allowReemit": True}
+
+
+def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitError | None:
+    """Return the error of a rewind whose committed output stands in its way; None if nothing does."""
+    if request.restore_tables:
+        return _restoring(preview, sink)
+    if preview.emitted and not request.allow_reemit:
+        rows = sum(each.rows for each in preview.emitted)
+        where = "; ".join(f"checkpoint {each.id}: {output_text(each.output)}" for each in preview.emitted[-MOST_NAMED:])
+        return StoreError(
+            "OUTPUT_COMMITTED",
+            rows=rows,
+            count=len(preview.emitted),
+            checkpoints=[each.id for each in preview.emitted],
+            target=preview.checkpoint,
+            where=where,
+            alternative="" if _restoring(preview, sink) else ", or take the tables back with --restore-tables",
+        )
+    return None
+
+
+def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
+    if preview.restored is not None and not preview.restored.output:
+        return StoreError(
+            "NOT_RESTORABLE",
+            sink=sink.name(),
+            reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (no "
+            "rows, or cleaned up)",
+        )
+    try:
+        restorable(sink).checkRestore(preview.restored.output if preview.restored is not None else {})
+    except TwoPhaseCommitError as problem:
+        return problem
+    return None
+
+
+def _tell(ledger: Ledger, preview: Preview, request: Request, report: Report) -> None:
+    """Print what the rewind will do."""
+    undecided, unsettled = ledger.undecided(), ledger.unsettled()
+    report.say(f"Back to checkpoint {preview.checkpoint}: after micro-batch {preview.batch}.")
+    report.say(f"Micro-batches that run again: {batches_text(preview.rewritten)}.")
+    for checkpoint in unsettled:
+        report.say(
+            f"Checkpoint {checkpoint.id} (micro-batches {batches_text(checkpoint.batches)}, {checkpoint.rows} rows) is "
+            "decided, not settled: it is committed first, or discarded if its transactions are lost."
+        )
+    if undecided:
+        rows = sum(part.rows for record in undecided for part in record.parts)
+        numbers = batches_text([record.batch for record in undecided])
+        report.say(f"Micro-batches {numbers} ({rows} rows) are prepared, not decided: aborted, and written again.")
+    ranges = _ranges(ledger, preview)
+    what = "TAKEN BACK" if request.restore_tables else "written AGAIN"
+    for emitted in preview.emitted:
+        state = "committed" if emitted.settled else "decided, perhaps committed"
+        report.say(
+            f"Checkpoint {emitted.id} (micro-batches {batches_text(emitted.batches)}, {emitted.rows} rows) is {state}, and "
+            f"{what}. Output: {output_text(emitted.output)}"
+        )
+    for name, (begin, end) in ranges.items():
+        report.say(f"  {name}: from {'unknown' if begin is None else begin} to {end}")
+    report.facts.update(
+        checkpoint=preview.checkpoint,
+        batch=preview.batch,
+        rewritten=list(preview.rewritten),
+        prepared=[record.batch for record in undecided],
+        emitted=[
+            {"checkpoint": e.id, "batches": list(e.batches), "rows": e.rows, "settled": e.settled, "output": e.output}
+            for e in preview.emitted
+        ],
+        ranges={name: list(places) for name, places in ranges.items()},
+        restoreTables=request.restore_tables,
+    )
+
+
+def _ranges(ledger: Ledger, preview: Preview) -> dict[str, tuple[int | None, int]]:
+    target = preview.checkpoint or 0
+    earlier = [checkpoint.output for number, checkpoint in ledger.checkpoints.items() if number <= target]
+    return output_ranges(earlier, [checkpoint.output for checkpoint in preview.emitted])

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from connector.cli.given import seconds
+from connector.cli.arguments import Location, Yes, seconds
 from connector.cli.place import open_journal
-from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
+from connector.cli.report import Report
 from connector.savepoints import dispose as disposal
 from connector.savepoints import manifest
 from connector.savepoints import take as taking
@@ -16,19 +16,18 @@ from connector.savepoints.manifest import Savepoint
 from connector.savepoints.take import TIMEOUT
 from connector.views.words import time_text
 
-__all__ = ["dispose", "list_savepoints", "show", "take"]
+__all__ = ["dispose", "list_savepoints", "take"]
 
 QUERY = 8
 """Characters of a query's id in a table; the JSON document has all."""
 
-Saved = Annotated[str, typer.Argument(metavar="SAVEPOINT", help="Its folder.", show_default=False)]
-
 
 def take(
+    report: Report,
     location: Location,
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="The folder that is made: not there yet, or empty.", show_default=False),
+        typer.Argument(metavar="TARGET", help="The folder to make: not there yet, or empty.", show_default=False),
     ],
     timeout: Annotated[
         float,
@@ -37,45 +36,62 @@ def take(
     newest: Annotated[
         bool,
         typer.Option(
-            "--newest", help="The newest completed checkpoint will do, whatever is prepared since: do not ask."
+            "--newest", help="Take the newest completed checkpoint, whatever is prepared since; do not ask for another."
         ),
     ] = False,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Copy a query's newest completed checkpoint, Spark's state and logs with it, into a folder of its own.
+    """Before an upgrade, a move or a risky change: copy the query's newest completed checkpoint, with Spark's state and logs.
 
-    Works while the query runs, and after it died. If micro-batches are prepared (barrierInterval), the query is asked to
-    close a checkpoint over them first.
+    Works while the query runs, and after it died. If micro-batches are prepared (barrierInterval), the command first asks the
+    query to close a checkpoint over them.
     """
-    with reporting(output) as report:
-        open_journal(location, "there is no checkpoint to copy")
-        found = taking.take(location, target, timeout=timeout, newest=newest)
-        _tell(found, report)
-        report.say(f"taken: {found.path}")
+    open_journal(location, "there is no checkpoint to copy")
+    found = taking.take(location, target, timeout=timeout, newest=newest)
+    _tell(found, report)
+    report.say(f"taken: {found.path}")
 
 
 def list_savepoints(
+    report: Report,
     folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="The folder that holds savepoints.", show_default=False)
+        str, typer.Argument(metavar="FOLDER", help="The folder that has savepoints.", show_default=False)
     ],
-    output: OutputOption = Output.TABLE,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Show this one, by the name of its own folder.", show_default=False),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Of the one that you name, read every file, and compare it with its hash.")
+    ] = False,
 ) -> None:
-    """List the savepoints in a folder, oldest first."""
-    with reporting(output) as report:
-        found = manifest.find(folder)
-        whole = [each for each in found if isinstance(each, Savepoint)]
-        broken = [each for each in found if not isinstance(each, Savepoint)]
-        report.facts.update(
-            folder=folder,
-            savepoints=[{"path": each.path, "size": each.size, **each.to_json()} for each in whole],
-            unreadable=[{"condition": each.condition, "message": each.message} for each in broken],
-        )
-        heads = ("SAVEPOINT", "AT", "CHECKPOINT", "BATCH", "QUERY", "BYTES")
-        report.table(heads, [_row(each) for each in whole], wraps=("SAVEPOINT",))
-        if not found:
-            report.say(f"no savepoint lies in {folder}")
-        for each in broken:
-            report.say(str(each))
+    """To find a savepoint, or to check one before you need it: list those in a folder, oldest first, or show a named one."""
+    if name is None:
+        if verify:
+            raise typer.BadParameter("--verify is of one savepoint: pass its NAME, too")
+        _list(folder, report)
+        return
+    found = manifest.read(f"{folder.rstrip('/')}/{name}")
+    if verify:
+        found.verify()
+        report.say(f"all {len(found.files)} files are as they were written")
+    _tell(found, report)
+
+
+def _list(folder: str, report: Report) -> None:
+    found = manifest.find(folder)
+    whole = [each for each in found if isinstance(each, Savepoint)]
+    broken = [each for each in found if not isinstance(each, Savepoint)]
+    report.facts.update(
+        folder=folder,
+        savepoints=[{"path": each.path, "size": each.size, **each.to_json()} for each in whole],
+        unreadable=[{"condition": each.condition, "message": each.message} for each in broken],
+    )
+    heads = ("SAVEPOINT", "AT", "CHECKPOINT", "BATCH", "QUERY", "BYTES")
+    report.table(heads, [_row(each) for each in whole], wraps=("SAVEPOINT",))
+    if not found:
+        report.say(f"no savepoint lies in {folder}")
+    for each in broken:
+        report.say(str(each))
 
 
 def _row(found: Savepoint) -> tuple[str, ...]:
@@ -83,32 +99,24 @@ def _row(found: Savepoint) -> tuple[str, ...]:
     return name, time, str(found.checkpoint), str(found.batch), found.query[:QUERY], str(found.size)
 
 
-def show(
-    saved: Saved,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every file, and compare it with its hash.")] = False,
-    output: OutputOption = Output.TABLE,
+def dispose(
+    report: Report,
+    saved: Annotated[str, typer.Argument(metavar="SAVEPOINT", help="Its folder.", show_default=False)],
+    yes: Yes = False,
 ) -> None:
-    """Show what a savepoint holds."""
-    with reporting(output) as report:
-        found = manifest.read(saved)
-        if verify:
-            found.verify()
-            report.say(f"all {len(found.files)} files are as they were written")
-        _tell(found, report)
+    """When you no longer need a savepoint: delete it. Queries that were restored from it do not need it.
 
-
-def dispose(saved: Saved, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
-    """Delete a savepoint. Queries that were restored from it do not need it. Other files in its folder stay."""
-    with reporting(output) as report:
-        if disposal.delete_leftovers(saved):
-            report.say("what an interrupted command had left there is deleted")
-            return
-        found = manifest.read(saved)
-        _tell(found, report)
-        report.say("It will be deleted.")
-        report.confirm(yes)
-        disposal.dispose(found)
-        report.say("deleted")
+    Other files in its folder stay.
+    """
+    if disposal.delete_leftovers(saved):
+        report.say("deleted the files that an interrupted command had left there")
+        return
+    found = manifest.read(saved)
+    _tell(found, report)
+    report.say("It will be deleted.")
+    report.confirm(yes)
+    disposal.dispose(found)
+    report.say("deleted")
 
 
 def _tell(found: Savepoint, report: Report) -> None:

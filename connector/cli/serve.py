@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, options_given
-from connector.cli.report import Output, reporting
+from connector.cli.arguments import Servers
+from connector.cli.report import Report
 from connector.spark import recorded_options
 from transactional.errors import OptionError
 
@@ -36,54 +37,45 @@ class _Once(logging.Filter):
 
 
 def serve(
+    report: Report,
     location: Annotated[
         list[str], typer.Argument(metavar="LOCATION...", help="Checkpoint locations of queries.", show_default=False)
     ],
+    given: Mapping[str, str],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 for any that is free.")] = 8400,
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,...",
-            help="The brokers to ask; by default those of the locations' sinks.",
-            show_default=False,
-        ),
-    ] = None,
+    bootstrap_server: Servers = None,
     brokers: Annotated[bool, typer.Option(help="Ask brokers for open transactions, lag and held readers.")] = True,
     metrics: Annotated[bool, typer.Option(help="Serve /metrics for Prometheus.")] = True,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
 ) -> None:
-    """Serve a read-only page on queries, running or dead.
+    """To watch queries in a browser, or with Prometheus: serve a read-only page on them, whether they run or not.
 
     It shows checkpoints, failures, open transactions and configuration, and changes nothing.
 
-    On an address that others reach, a token is needed: that in the variable BARRIER_SERVE_TOKEN, or one that is made and
-    printed. Needs the extra `serve`: pip install 'barrier-kafka[serve]'.
+    On an address that others can reach, the page needs a token. It takes the one in the variable BARRIER_SERVE_TOKEN, or makes
+    and prints one. Needs the extra `serve`: pip install 'barrier-kafka[serve]'.
     """
-    given = options_given(option, options_file)
-    with reporting(Output.TABLE, given) as report:
-        try:
-            import uvicorn
+    try:
+        import uvicorn
 
-            from connector.serving.access import is_loopback
-            from connector.serving.server import listening
-            from connector.serving.watcher import Watcher
-            from connector.serving.web import application
-        except ModuleNotFoundError as missing:
-            raise OptionError("MISSING_PACKAGE", owner="barrier serve", package="barrier-kafka[serve]") from missing
-        token = os.environ.get(TOKEN, "")
-        if not token.isascii():
-            raise OptionError(
-                "INVALID_OPTION", owner="barrier serve", option=TOKEN, value="(hidden)", expectation="letters of ASCII"
-            )
-        if not token and not is_loopback(host):
-            token = secrets.token_urlsafe(24)
-        logging.getLogger(recorded_options.__name__).addFilter(_Once())  # it would warn at every look
-        with listening(host, port) as socket, Watcher(location, bootstrap_server, given, brokers=brokers) as watcher:
-            shown = f"[{host}]" if ":" in host else host
-            address = f"http://{shown}:{socket.getsockname()[1]}/"
-            report.say(f"{address}{f'?token={quote(token)}' if token else ''}")
-            served = application(watcher, token, metrics=metrics, is_over=lambda: server.should_exit)
-            server = uvicorn.Server(uvicorn.Config(served, log_level="warning", timeout_graceful_shutdown=2))
-            server.run(sockets=[socket])
+        from connector.serving.access import is_loopback
+        from connector.serving.server import listening
+        from connector.serving.watcher import Watcher
+        from connector.serving.web import application
+    except ModuleNotFoundError as missing:
+        raise OptionError("MISSING_PACKAGE", owner="barrier serve", package="barrier-kafka[serve]") from missing
+    token = os.environ.get(TOKEN, "")
+    if not token.isascii():
+        raise OptionError(
+            "INVALID_OPTION", owner="barrier serve", option=TOKEN, value="(hidden)", expectation="letters of ASCII"
+        )
+    if not token and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    logging.getLogger(recorded_options.__name__).addFilter(_Once())  # it would warn at every look
+    with listening(host, port) as socket, Watcher(location, bootstrap_server, given, brokers=brokers) as watcher:
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{socket.getsockname()[1]}/"
+        report.say(f"{address}{f'?token={quote(token)}' if token else ''}")
+        served = application(watcher, token, metrics=metrics, is_over=lambda: server.should_exit)
+        server = uvicorn.Server(uvicorn.Config(served, log_level="warning", timeout_graceful_shutdown=2))
+        server.run(sockets=[socket])

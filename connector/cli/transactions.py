@@ -1,4 +1,4 @@
-"""``barrier transactions``: who holds readers back, what becomes of each open transaction, and which may be ended."""
+"""``barrier transactions``: why consumers are stuck, what becomes of each open transaction, and which you may end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, options_given
+from connector.cli.arguments import Locations, Servers, Yes
 from connector.cli.place import open_journal
-from connector.cli.report import Output, OutputOption, Report, Yes, reporting
+from connector.cli.report import Report
 from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import SHOWN, Partition
 from connector.transactions.assessment import Assessment
@@ -23,43 +23,36 @@ from connector.views.transactions import document, held_document, held_sentences
 from transactional.clock import SystemClock
 from transactional.errors import ProtocolError, StoreError
 
-__all__ = ["abort_transaction", "describe", "explain", "list_transactions"]
+__all__ = ["abort_transaction", "explain", "list_transactions"]
 
-Locations = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[LOCATION]...", help="Checkpoint locations, whose journals are read.", show_default=False),
-]
-Servers = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap-server",
-        metavar="HOST:PORT,...",
-        help="The brokers to ask; by default those of the locations' sinks.",
-        show_default=False,
-    ),
-]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", help="Look for transactions that hang in this topic, too.", show_default=False),
+    typer.Option("--topic", help="Also look for transactions that hang in this topic.", show_default=False),
 ]
-Identifier = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID", show_default=False)]
 
 
 def list_transactions(
+    report: Report,
+    given: Mapping[str, str],
     location: Locations = None,
+    identifier: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="TRANSACTIONAL_ID", help="Show all that is known of this one.", show_default=False
+        ),
+    ] = None,
     bootstrap_server: Servers = None,
     topic: Topics = None,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the open transactions of a cluster, the oldest first, with what becomes of each.
+    """When consumers are stuck, or rows do not appear: list the open transactions, oldest first, and what becomes of each.
 
-    A transaction that hangs is found in the topics that open transactions and the locations' queries write into, and in
-    those that --topic names.
+    With --id the command also says how that is known, and what to do. It looks for transactions that hang in the topics that
+    open transactions and the locations' queries write into, and in those that --topic names.
     """
-    given = options_given(option, options_file)
-    with reporting(output, given) as report, _connected(location, bootstrap_server, given, report) as clusters:
+    with _connected(location, bootstrap_server, given, report) as clusters:
+        if identifier is not None:
+            _show([each for _, each in _named(identifier, clusters, topic)], report)
+            return
         rows, documents, held, unseen = [], [], [], list[str]()
         for cluster in clusters:
             view, assessments = cluster.look(topic or [])
@@ -76,45 +69,26 @@ def list_transactions(
             report.status = "nothing to do"
             report.say("no transaction is open")
         if unseen:
-            report.say(f"not looked at, for want of a leader or of the right READ: {', '.join(unseen[:SHOWN])}")
+            report.say(f"not examined, because a leader or the right READ is missing: {', '.join(unseen[:SHOWN])}")
         if held:
             topics = ", ".join(sorted({each["topic"] for each in held}))
-            report.say(f"{len(held)} partitions hold readers back: `barrier transactions explain TOPIC` ({topics})")
-
-
-def describe(
-    identifier: Identifier,
-    location: Locations = None,
-    bootstrap_server: Servers = None,
-    topic: Topics = None,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Describe the open transactions of a transactional id: what becomes of them, how that is known, and what to do."""
-    given = options_given(option, options_file)
-    with reporting(output, given) as report, _connected(location, bootstrap_server, given, report) as clusters:
-        found = _named(identifier, clusters, topic)
-        now = SystemClock().now() * 1000
-        report.facts.update(transactions=[document(each) for _, each in found])
-        for _, each in found:
-            report.pairs(str(each.transaction), pairs_of(each, now))
+            report.say(
+                f"consumers are stuck in {len(held)} partitions: `barrier transactions explain TOPIC` ({topics})"
+            )
 
 
 def explain(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    report: Report,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that they read.", show_default=False)],
+    given: Mapping[str, str],
     location: Locations = None,
     bootstrap_server: Servers = None,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Explain why readers of a topic stand still: which partition is held back, where, by what, and what may be done.
+    """When the consumers of a topic are stuck: show which partition is blocked, at which offset, by what, and what to do.
 
-    That concerns read_committed readers: they stop at the first open transaction of a partition.
+    That concerns read_committed consumers: they stop at the first open transaction of a partition.
     """
-    given = options_given(option, options_file)
-    with reporting(output, given) as report, _connected(location, bootstrap_server, given, report) as clusters:
+    with _connected(location, bootstrap_server, given, report) as clusters:
         documents: list[dict[str, Any]] = []
         exists = False
         for cluster in clusters:
@@ -125,7 +99,9 @@ def explain(
             silent = [str(place) for place in view.silent]
             report.facts.setdefault("silent", []).extend(silent)
             if silent:
-                report.say(f"Without a leader that answers, so nothing is known of them: {', '.join(silent[:SHOWN])}.")
+                report.say(
+                    f"These partitions have no leader that answers, so nothing is known of them: {', '.join(silent[:SHOWN])}."
+                )
             groups = _groups(cluster, view.held, report)
             documents += [{**held_document(each), "groups": groups.get(each.partition, [])} for each in view.held]
             places = {each.partition for each in view.held}
@@ -137,41 +113,45 @@ def explain(
         report.facts.update(topic=topic, held=documents)
         if not documents and not report.facts.get("silent"):
             report.status = "nothing to do"
-            report.say(f"{topic} holds no reader back: each partition can be read to its end.")
+            report.say(f"No consumer of {topic} is stuck: each partition can be read to its end.")
 
 
 def abort_transaction(
-    identifier: Identifier,
+    report: Report,
+    identifier: Annotated[
+        str, typer.Argument(metavar="TRANSACTIONAL_ID", help="As `transactions list` shows it.", show_default=False)
+    ],
+    given: Mapping[str, str],
     location: Locations = None,
     bootstrap_server: Servers = None,
     topic: Topics = None,
     yes: Yes = False,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Abort the open transaction of a program that is dead for good. Its producer is fenced, and its rows are never seen.
+    """When a program is dead for good and its open transaction blocks consumers: abort that, so that its rows are never seen.
 
-    What belongs to a query of ours, or may, is refused, unless the query was stopped and its journal is closed: `barrier stop
-    LOCATION` commits and aborts what a dead query has left. There is no command that commits: about a query's transactions its
-    journal decides, and of any other only its program knows whether it is complete.
+    The producer is fenced. The command refuses what belongs, or may belong, to a query of ours, unless that was stopped and
+    its journal is closed: for a dead query run `barrier stop LOCATION`. No command commits: the journal decides about a query's
+    transactions, and only the program that wrote another one knows whether it is complete.
     """
-    given = options_given(option, options_file)
-    with reporting(output, given) as report, _connected(location, bootstrap_server, given, report) as clusters:
+    with _connected(location, bootstrap_server, given, report) as clusters:
         chosen = _named(identifier, clusters, topic)
         for _, each in chosen:
             check_abort(each)
-        now = SystemClock().now() * 1000
-        for _, each in chosen:
-            report.pairs(str(each.transaction), pairs_of(each, now))
-        report.facts.update(transactions=[document(each) for _, each in chosen])
+        _show([each for _, each in chosen], report)
         report.confirm(yes)
         done = [abort(cluster.admin, each) for cluster, each in chosen]
         if all(done):
             report.say("aborted")
         else:
             report.status = "nothing to do"
-            report.say("it is not open any more, or another transaction of its id is: its program is alive")
+            report.say("nothing to abort: it is no longer open, or its program lives and has begun another transaction")
+
+
+def _show(found: Sequence[Assessment], report: Report) -> None:
+    now = SystemClock().now() * 1000
+    report.facts.update(transactions=[document(each) for each in found])
+    for each in found:
+        report.pairs(str(each.transaction), pairs_of(each, now))
 
 
 @contextmanager
@@ -216,5 +196,5 @@ def _groups(cluster: Cluster, held: Sequence[HeldPartition], report: Report) -> 
     try:
         return waiting_groups(cluster.config, held)
     except StoreError as problem:
-        report.complain(f"who waits is not known: {problem.message}")
+        report.complain(f"the waiting consumer groups are unknown: {problem.message}")
         return {}

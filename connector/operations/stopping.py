@@ -17,9 +17,9 @@ from connector.spark.recorded_sink import can_be_built
 from transactional import entries
 from transactional.clock import Clock, Deadline
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, SupersededError, TwoPhaseCommitError
+from transactional.errors import FencedError, TwoPhaseCommitError
 from transactional.ledger import Ledger, RunRecord
-from transactional.ownership import may_stop, newest_run, rewinding, superseded
+from transactional.ownership import may_stop, newest_run, rewinding
 
 __all__ = ["FinalCheckpoint", "Standing", "end_run", "request_stop", "standing"]
 
@@ -139,28 +139,23 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
 
     A run that has failed is asked, too: a supervisor that waits to start it again obeys that.
     """
-    journal = location.journal()
-    while True:
-        ledger = journal.load()
+
+    def is_meant(ledger: Ledger) -> bool:
         run = ledger.newest_run
-        if run is None or run.ended == EntryKind.STOPPED or driver not in (None, run.driver):
-            return None
-        if ledger.stop_asked:
-            return run.token
-        token = run.token
+        return run is not None and run.ended != EntryKind.STOPPED and driver in (None, run.driver)
 
-        def judge(ledger: Ledger, token: int = token) -> None:
-            if ledger.rewinding is not None:
-                raise rewinding(ledger)
-            if newest_run(ledger).token != token:
-                raise superseded(token, ledger)
+    def due(ledger: Ledger) -> entries.Request | None:
+        asks = is_meant(ledger) and not ledger.stop_asked
+        return entries.Request(what="stop", run=newest_run(ledger).token) if asks else None
 
-        try:
-            journal.append(entries.Request(what="stop", run=token), judge)
-        except SupersededError:  # by another run since it was looked at
-            continue
-        else:
-            return token
+    def judge(ledger: Ledger) -> None:
+        if ledger.rewinding is not None:
+            raise rewinding(ledger)
+
+    journal = location.journal()
+    journal.load()
+    ledger = journal.ask(due, judge)
+    return newest_run(ledger).token if is_meant(ledger) else None
 
 
 def end_run(location: CheckpointLocation) -> bool:

@@ -195,7 +195,7 @@ class Restore:
             elif query != savepoint.query:
                 why = f"belongs to another query ({query})"
             elif ledger.identity_suffix != self._saved.identity_suffix:
-                why = "is now a copy with its own identity (`barrier adopt --no-claim`)"
+                why = "is now a copy with its own identity (`barrier restore --as-is --no-claim`)"
             elif ledger.location not in (savepoint.location, origin.path):
                 why = f"holds the journal of {ledger.location}: the query was moved there, or this is a copy of that location"
         except (LocationError, JournalError, OSError) as problem:

@@ -40,6 +40,7 @@ from connector.spark.location_owner import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive
 from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock
+from transactional.entries import Request
 from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger
@@ -143,7 +144,7 @@ def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, cloc
     if not waiting or (stopped and not decided):
         return  # if no query runs to close one, take the newest: what is prepared is read again
     if prepared and not stopped:
-        journal.ask("savepoint", lambda _: None)
+        journal.ask(lambda now: Request(what="savepoint") if now.request is None else None, lambda _: None)
 
     def closed() -> bool:
         completed = _look(place, journal).completed

@@ -17,14 +17,13 @@ from connector.kafka.source.offsets import SourceOffset
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import source_lines
 from connector.spark.first_start import has_begun
-from connector.spark.process import is_alive
 from connector.spark.recorded_sink import fitting
 from connector.transactions.assessment import Assessment
 from connector.transactions.clusters import Cluster, configs_of, of_cluster
 from connector.transactions.in_journals import Owner, owners_of
 from connector.transactions.on_brokers import ClusterView
 from connector.transactions.waiting import waiting_groups
-from connector.views.queries import QueryState, state_of
+from connector.views.queries import QueryState, processes_alive, state_of
 from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
@@ -124,8 +123,7 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
             if has_begun(location):
                 return QueryFacts(path, state=QueryState.BEGUN, sentence=BEGUN, looked=now)
             return QueryFacts(path, sentence="There is no journal: no sink of barrier-kafka has run there.", looked=now)
-        alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
-        doing = is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None
+        alive, doing = processes_alive(ledger)
         state, sentence = state_of(ledger, alive)
         sources = _settled_sources(location, ledger)
         return QueryFacts(path, ledger, state, sentence, alive, doing, sources, looked=now)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 
-from connector.spark.process import driver_text
+from connector.spark.process import driver_text, is_alive
 from connector.views.words import batches_text, duration_text, output_text, time_text
 from transactional.entry import EntryKind
 from transactional.ledger import CheckpointState, Ledger
 from transactional.stats import CheckpointHistory, counts, pending, unsettled
 
-__all__ = ["FAILURES", "QueryState", "checkpoint_pairs", "query_pairs", "state_of"]
+__all__ = ["FAILURES", "QueryState", "checkpoint_pairs", "processes_alive", "query_pairs", "state_of"]
 
 FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
 
@@ -72,6 +72,12 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
     return QueryState.RUNNING, f"The driver's process of run {run.token} runs."
 
 
+def processes_alive(ledger: Ledger) -> tuple[bool | None, bool | None]:
+    """Return whether the processes of the driver and of the rewind run; None if that is unknown, or there is none."""
+    alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
+    return alive, is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None
+
+
 def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
     """Return what is known of a checkpoint."""
     why = f"{found.reason}: {found.sentence}" if found.sentence else found.reason or "-"
@@ -109,7 +115,7 @@ def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None) -> list[tuple[str, str]]:
     """Return what is known of a query."""
     number, waiting = counts(found), pending(found, now)
-    moved = "" if found.location == path else f" (the journal was written at {found.location}: `barrier adopt`)"
+    moved = "" if found.location == path else f" (the journal is of {found.location}: `barrier restore --as-is`)"
     totals = f"{number['triggered']} triggered, {number['completed']} completed, {number['failed']} failed"
     rows = [
         ("location", f"{path}{moved}"),

@@ -53,7 +53,7 @@ def ledger(place: Path) -> Ledger:
 
 def test_a_moved_location_is_claimed_with_all_that_is_unsettled(location: Path, tmp_path: Path) -> None:
     moved = location.rename(tmp_path / "moved")
-    assert main(["adopt", str(moved), "--claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", str(moved), "--claim", "--yes"]) == 0
     found = ledger(moved)
     assert (found.location, found.identity_suffix, found.accounted) == (str(moved), "", 1)
     assert len(found.known_handles()) == 2
@@ -64,7 +64,7 @@ def test_a_moved_location_is_claimed_with_all_that_is_unsettled(location: Path, 
 def test_a_copy_gets_an_identity_and_no_handle_of_the_original(
     location: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["adopt", str(location), "--no-claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", str(location), "--no-claim", "--yes"]) == 0
     found = ledger(location)
     assert len(found.identity_suffix) == 9
     assert found.originals == ["p"]
@@ -77,7 +77,7 @@ def test_a_location_without_spark_logs_starts_again_and_says_what_is_doubled(
     location: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (location / "commits" / "0").unlink()
-    assert main(["adopt", str(location), "--claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", str(location), "--claim", "--yes"]) == 0
     assert ledger(location).accounted == -1
     said = capsys.readouterr().out
     assert "Micro-batches 0 to 1" in said
@@ -89,10 +89,10 @@ def test_a_restored_journal_takes_sparks_word_for_what_it_lacks(
     location: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (location / "commits" / "7").write_text("v1\n{}")
-    assert main(["adopt", str(location), "--claim", "--yes"]) == 1
+    assert main(["restore", "--as-is", str(location), "--claim", "--yes"]) == 1
     assert "commits/7 exists without its offsets/7" in capsys.readouterr().err
     (location / "offsets" / "7").write_text("v1\n{}\nline 7")
-    assert main(["adopt", str(location), "--claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", str(location), "--claim", "--yes"]) == 0
     assert ledger(location).accounted == 7
 
 
@@ -153,7 +153,7 @@ def test_what_is_prepared_behind_spark_is_not_dropped_in_silence(
     append(location, EntryKind.PREPARED, 2, [HANDLE])
     (location / "commits" / "3").write_text("v1\n{}")
     (location / "offsets" / "3").write_text("v1\n{}\nline 3")
-    assert main(["adopt", str(location), how, "--yes"]) == 0
+    assert main(["restore", "--as-is", str(location), how, "--yes"]) == 0
     shown = capsys.readouterr().out
     assert "Micro-batch 2 (5 rows) is prepared" in shown
     assert said in shown
@@ -167,7 +167,7 @@ def test_an_adoption_that_is_unlike_what_was_shown_is_refused(
         append(location, EntryKind.PREPARED, 2, [HANDLE])
 
     monkeypatch.setattr(Report, "confirm", busy)
-    assert main(["adopt", str(location), "--claim"]) == 1
+    assert main(["restore", "--as-is", str(location), "--claim"]) == 1
     assert "LOCATION_BUSY" in capsys.readouterr().err
 
 
@@ -176,12 +176,12 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
 ) -> None:
     before = ledger(location)
     chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss", "--unchecked"]
-    assert main(["adopt", str(location), "--claim"]) == 3
+    assert main(["restore", "--as-is", str(location), "--claim"]) == 3
     assert main(["resolve", str(location), *chosen]) == 3
     assert capsys.readouterr().err.count("pass --yes") == 2
     assert main(["resolve", str(location), "--checkpoint", "9", "--part", "0/0", "--as", "accept-loss", "--yes"]) == 1
     assert "NOT_RESOLVABLE] This part can't be resolved like that: --checkpoint" in capsys.readouterr().err
-    assert main(["adopt", str(tmp_path), "--claim", "--yes"]) == 1
+    assert main(["restore", "--as-is", str(tmp_path), "--claim", "--yes"]) == 1
     assert main(["resolve", str(tmp_path)]) == 1
     assert "[NO_JOURNAL]" in capsys.readouterr().err
     assert json.dumps(ledger(location).to_json()) == json.dumps(before.to_json())
@@ -190,12 +190,17 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["adopt", "HERE"],
-        ["adopt", "HERE", "--claim", "--no-claim", "--yes"],
+        ["restore", "--as-is", "HERE"],
+        ["restore", "--as-is", "HERE", "--claim", "--no-claim", "--yes"],
+        ["restore", "HERE", "--claim", "--yes"],
+        ["restore", "HERE", "HERE", "--as-is", "--claim", "--yes"],
+        ["restore", "HERE", "--as-is", "--claim", "--force", "--yes"],
+        ["restore", "HERE", "--as-is", "--claim", "--shuffle-partitions", "2", "--yes"],
+        ["savepoint", "list", "HERE", "--verify"],
         ["resolve", "HERE", "--as", "accept-all"],
         ["checkpoints", "list", "HERE", "--limit", "0"],
         ["go"],
-        ["adopt"],
+        ["restore", "--as-is"],
         [],
     ],
     ids=" ".join,
@@ -207,8 +212,8 @@ def test_wrong_usage_has_a_status_of_its_own(location: Path, arguments: list[str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["adopt", "HERE", "--output", "json"], "--no-claim"),
-        (["adopt", "HERE", "--claim", "--no-claim", "--output=json"], "--no-claim"),
+        (["restore", "--as-is", "HERE", "--output", "json"], "--no-claim"),
+        (["restore", "--as-is", "HERE", "--claim", "--no-claim", "--output=json"], "--no-claim"),
         (["checkpoints", "list", "--output", "json", "HERE", "--limit", "0"], "--limit"),
         (["checkpoints", "go", "--output", "json"], "go"),
         (["go", "--output", "json"], "go"),
@@ -232,7 +237,7 @@ def test_wrong_usage_is_told_in_the_document_too(
 def test_wrong_usage_leaves_standard_output_empty_for_people(
     location: Path, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["adopt", str(location), *more]) == 2
+    assert main(["restore", "--as-is", str(location), *more]) == 2
     assert capsys.readouterr().out == ""
 
 
@@ -244,7 +249,7 @@ def test_an_answer_counts_where_somebody_is_there_to_ask(
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", terminal)
     before = ledger(location).position
-    assert main(["adopt", str(location), "--claim"]) == status
+    assert main(["restore", "--as-is", str(location), "--claim"]) == status
     assert ledger(location).position == before + (status == 0)
     assert "Go on? [y/N]" in capsys.readouterr().err
 
@@ -266,11 +271,11 @@ def test_adopt_and_resolve_answer_in_one_document(location: Path, capsys: pytest
     status, done, said = answer(capsys, "resolve", str(location), *chosen, "--yes")
     assert (status, done["status"], done["decision"]) == (0, "done", "accept-loss")
     assert "LOST" in done["consequence"]
-    status, adopted, said = answer(capsys, "adopt", str(location), "--no-claim", "--yes")
-    assert (status, adopted["status"], adopted["dropped"], adopted["committed"]) == (0, "done", True, 0)
-    assert adopted["suffix"] == ledger(location).identity_suffix
-    assert any("the original commits it" in line for line in adopted["consequences"])
-    assert "adopted: start the query" in said
+    status, accepted, said = answer(capsys, "restore", "--as-is", str(location), "--no-claim", "--yes")
+    assert (status, accepted["status"], accepted["dropped"], accepted["committed"]) == (0, "done", True, 0)
+    assert accepted["suffix"] == ledger(location).identity_suffix
+    assert any("the original commits it" in line for line in accepted["consequences"])
+    assert "accepted: start the query" in said
 
 
 def test_a_refusal_is_a_document_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +297,8 @@ def test_an_error_that_is_none_of_ours_has_a_status_of_its_own(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["checkpoints"], ["checkpoints", "list"], ["rewind"], ["adopt"], ["resolve"], ["import-offsets"]]
+    "arguments",
+    [[], ["checkpoints"], ["checkpoints", "list"], ["rewind"], ["restore", "--as-is"], ["resolve"], ["import-offsets"]],
 )
 def test_help_names_the_exit_status(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--help"]) == 0
@@ -317,10 +323,10 @@ def test_a_location_that_was_moved_in_the_middle_of_a_rewind_is_adopted_and_a_co
     journal.load()
     journal.append(fact_of(EntryKind.REWIND_BEGUN, {"checkpoint": 2}), lambda ledger: None)
     moved = location.rename(tmp_path / "moved")
-    assert main(["adopt", str(moved), "--no-claim", "--yes"]) == 1
+    assert main(["restore", "--as-is", str(moved), "--no-claim", "--yes"]) == 1
     assert "REWIND_NOT_DONE" in capsys.readouterr().err
-    assert main(["adopt", str(moved), "--claim", "--yes"]) == 0
-    assert "adopted: finish the rewind (`barrier recover LOCATION`)" in capsys.readouterr().out
+    assert main(["restore", "--as-is", str(moved), "--claim", "--yes"]) == 0
+    assert "accepted: finish the rewind (`barrier recover LOCATION`)" in capsys.readouterr().out
     assert ledger(moved).rewinding is not None
 
 
@@ -348,11 +354,11 @@ def test_a_rewind_that_finds_what_nobody_decided_committed_has_a_way_out(
 
 def test_a_query_that_had_another_sink_so_far_is_adopted(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(location / "barrier")
-    assert main(["adopt", str(location), "--claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", str(location), "--claim", "--yes"]) == 0
     assert "the query had another sink so far" in capsys.readouterr().out
     assert ledger(location).accounted == 0
     (location / "below").mkdir()
-    assert main(["adopt", str(location / "below"), "--claim", "--yes"]) == 1
+    assert main(["restore", "--as-is", str(location / "below"), "--claim", "--yes"]) == 1
     assert "LOGS_INCONSISTENT" in capsys.readouterr().err
 
 
@@ -360,7 +366,7 @@ def test_adopt_of_a_location_of_df_write_names_a_new_one(location: Path, capsys:
     """It said to restore files of Spark's that were never there; a store that is gone, or went back, sends people here."""
     (location / "barrier" / WHOSE).write_text("{}")
     (location / "metadata").unlink()
-    status, _, said = answer(capsys, "adopt", str(location), "--claim", "--yes")
+    status, _, said = answer(capsys, "restore", "--as-is", str(location), "--claim", "--yes")
     assert (status, "LOCATION_TAKEN" in said, "a new checkpointLocation" in said) == (1, True, True)
     for condition in ("STORE_GONE", "STORE_WENT_BACK"):
         assert "For df.write, continue with a new checkpointLocation" in catalogue[condition].remedy

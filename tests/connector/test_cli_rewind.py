@@ -157,7 +157,7 @@ def test_offsets_that_a_driver_has_replaced_late_are_put_back_and_nothing_is_emi
     (place.path / "offsets" / f".{replaced}.crc").write_text("of the late file")
     with pytest.raises(RewindRequiredError, match="OFFSETS_REPLACED"):
         check_sources(place.ledger(), spark_view(CheckpointLocation(str(place)), min(replaced + 1, 3)))
-    _, _, said = answer(capsys, "adopt", str(place), "--claim")
+    _, _, said = answer(capsys, "restore", "--as-is", str(place), "--claim")
     assert ("are LOST, or DOUBLED" in said) is (replaced == 2)
     status, document, _ = answer(capsys, "recover", str(place))
     assert (status, document["status"], document["batch"]) == (0, "done", 2)
@@ -449,7 +449,7 @@ def test_only_a_streaming_query_at_its_own_place_is_taken_back(
 
 
 def test_a_copy_on_which_nothing_has_run_touches_nothing_of_its_original(place: CliPlace, capsys: Capture) -> None:
-    assert main(["adopt", str(place), "--no-claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", str(place), "--no-claim", "--yes"]) == 0
     assert answer(capsys, "rewind", str(place), "--yes", "--to", "2")[1]["condition"] == "ADOPTED_NOT_STARTED"
     assert place.files("pending") == [3, 4]
 

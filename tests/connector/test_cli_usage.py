@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,14 @@ import pytest
 import typer.main
 
 from connector.cli import main
-from connector.cli.command_line import app
+from connector.cli.command_line import COMMANDS as VERBS
+from connector.cli.command_line import GROUPS, app
 from tests.connector.cli_place import answer
 
 Capture = pytest.CaptureFixture[str]
 
 PROGRAM: Any = typer.main.get_command(app)
-COMMANDS = {
-    **{name: found for name, found in PROGRAM.commands.items() if not hasattr(found, "commands")},
-    **{
-        f"{group} {name}": found
-        for group in ("checkpoints", "savepoint", "transactions")
-        for name, found in PROGRAM.commands[group].commands.items()
-    },
-}
+COMMANDS = {words: reduce(lambda found, word: found.commands[word], words.split(), PROGRAM) for words in VERBS}
 """Every command, by the words that call it."""
 
 KINDS = {"missing": 0, "empty": 1, "file": 2, "below a file": 2}
@@ -36,7 +31,7 @@ SAID = {
     "checkpoints show HERE": NOT_THERE,
     "checkpoints trigger HERE": NOT_THERE,
     "transactions list HERE": NOT_THERE,
-    "transactions describe HERE": NOT_THERE,
+    "transactions list HERE --id name": NOT_THERE,
     "transactions explain HERE": NOT_THERE,
     "transactions abort HERE --yes": NOT_THERE,
     "doctor HERE": NOT_THERE,
@@ -45,11 +40,11 @@ SAID = {
     "recover HERE --first-start": ("nothing to do", "nothing to do", "LOCATION_NOT_A_FOLDER"),
     "rewind HERE --to 2 --yes": NOT_THERE,
     "resolve HERE": NOT_THERE,
-    "adopt HERE --claim --yes": NO_SPARK,
-    "adopt HERE --no-claim --yes": NO_SPARK,
+    "restore HERE --as-is --claim --yes": NO_SPARK,
+    "restore HERE --as-is --no-claim --yes": NO_SPARK,
     "savepoint take HERE OTHER": NOT_THERE,
     "savepoint list HERE": ("SAVEPOINT_NOT_FOUND", "done", "SAVEPOINT_NOT_FOUND"),
-    "savepoint show HERE": NO_SAVEPOINT,
+    "savepoint list HERE one": NO_SAVEPOINT,
     "savepoint dispose HERE --yes": NO_SAVEPOINT,
     "restore HERE OTHER --no-claim --yes": NO_SAVEPOINT,
     "import-offsets HERE OTHER --yes": NO_SPARK,
@@ -85,6 +80,12 @@ def test_what_is_no_location_is_named_by_every_command(
         assert ("no query has run here" if "recover" in command else "no savepoint lies in") in said
     assert "Traceback" not in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"], "nothing was made"
+
+
+@pytest.mark.parametrize("command", [*GROUPS, *VERBS])
+def test_a_help_begins_with_when_to_use_the_command(command: str) -> None:
+    text = GROUPS.get(command) or VERBS[command].__doc__ or ""
+    assert re.match(r"(When|Before|To) [^.]*: ", text)
 
 
 def test_a_journal_that_is_a_file_is_named(tmp_path: Path, capsys: Capture) -> None:

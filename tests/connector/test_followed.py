@@ -64,12 +64,12 @@ def test_logs_ahead(query: FollowedQuery, capsys: Capture) -> None:
     assert query.start(2).has_all_of(0, 1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("remedy", [("recover",), ("adopt", "--claim", "--yes")])
+@pytest.mark.parametrize("remedy", [("recover",), ("restore", "--as-is", "--claim", "--yes")])
 def test_offsets_replaced(query: FollowedQuery, capsys: Capture, remedy: tuple[str, ...]) -> None:
     (query.path / "offsets" / "2").write_text(query.planned(2).replace('"0": 6', '"0": 5'))
     error = query.refused()
     assert names(error, "OFFSETS_REPLACED", "recover LOCATION")
-    assert names(error, "OFFSETS_REPLACED", "adopt LOCATION --claim")
+    assert names(error, "OFFSETS_REPLACED", "restore --as-is LOCATION --claim")
     if (query.path / "offsets" / "3").exists():  # Spark has planned the refused micro-batch
         (query.path / "offsets" / "3").unlink()
     does(capsys, remedy[0], str(query), *remedy[1:])
@@ -80,8 +80,8 @@ def test_offsets_replaced(query: FollowedQuery, capsys: Capture, remedy: tuple[s
 @pytest.mark.parametrize("claim", [True, False])
 def test_location_moved(query: FollowedQuery, tmp_path: Path, capsys: Capture, claim: bool) -> None:
     query.moved_to(query.path.rename(tmp_path / "moved"))
-    assert names(query.refused(), "LOCATION_MOVED", "adopt LOCATION --claim")
-    does(capsys, "adopt", str(query), "--claim" if claim else "--no-claim", "--yes")
+    assert names(query.refused(), "LOCATION_MOVED", "restore --as-is LOCATION --claim")
+    does(capsys, "restore", "--as-is", str(query), "--claim" if claim else "--no-claim", "--yes")
     if not claim:
         assert query.refused().condition == "PREFIX_OF_THE_ORIGINAL"
         query.prefix = "another"  # its remedy
@@ -94,25 +94,25 @@ def test_location_put_back(query: FollowedQuery, tmp_path: Path, capsys: Capture
     shutil.copytree(query.path, tmp_path / "newest")
     shutil.rmtree(query.path)
     shutil.copytree(copy, query.path)
-    assert names(query.refused(), "LOCATION_PUT_BACK", "adopt LOCATION --claim")
+    assert names(query.refused(), "LOCATION_PUT_BACK", "restore --as-is LOCATION --claim")
     shutil.rmtree(query.path)
     shutil.copytree(tmp_path / "newest", query.path)  # "put the newest copy back"
     assert query.start().has_all_of(0, 1, 2, 3, 4, 5)
     shutil.rmtree(query.path)
     shutil.copytree(copy, query.path)
-    does(capsys, "adopt", str(query), "--claim", "--yes")
+    does(capsys, "restore", "--as-is", str(query), "--claim", "--yes")
     assert query.start().rows()[6:10] == [30, 30, 31, 31], "accepted: rows are doubled"
 
 
 def test_store_gone(query: FollowedQuery, tmp_path: Path, capsys: Capture) -> None:
     query.output.rename(tmp_path / "unmounted")
-    assert names(query.refused(), "STORE_GONE", "adopt LOCATION --claim")
+    assert names(query.refused(), "STORE_GONE", "restore --as-is LOCATION --claim")
     assert not query.output.exists(), "the refused start has made one"
     (tmp_path / "unmounted").rename(query.output)  # "mount the volume"
     assert query.start().has_all_of(0, 1, 2, 3)
     shutil.rmtree(query.output)
     assert query.refused().condition == "STORE_GONE"
-    does(capsys, "adopt", str(query), "--claim", "--yes")
+    does(capsys, "restore", "--as-is", str(query), "--claim", "--yes")
     assert query.start().has_all_of(4)
 
 
@@ -123,10 +123,10 @@ def test_store_went_back(query: FollowedQuery, tmp_path: Path, capsys: Capture) 
     shutil.rmtree(query.output)
     shutil.copytree(copy, query.output)
     error = query.refused()
-    assert names(error, "STORE_WENT_BACK", "adopt LOCATION --claim")
+    assert names(error, "STORE_WENT_BACK", "restore --as-is LOCATION --claim")
     rewind = re.search(r"`barrier rewind LOCATION --to (\d+) --allow-reemit`", str(error))
     assert rewind, error
-    does(capsys, "adopt", str(query), "--claim", "--yes")
+    does(capsys, "restore", "--as-is", str(query), "--claim", "--yes")
     does(capsys, "rewind", str(query), "--to", rewind[1], "--allow-reemit", "--yes")
     assert query.start(3).has_all_of(0, 1, 2, 3, 4, 5)
 
@@ -148,14 +148,14 @@ def test_store_replaced(tmp_path: Path, capsys: Capture) -> None:
     former = query.output.rename(tmp_path / "former")
     query.output.mkdir()
     error = query.refused()
-    assert names(error, "STORE_REPLACED", "adopt LOCATION --claim")
+    assert names(error, "STORE_REPLACED", "restore --as-is LOCATION --claim")
     shutil.rmtree(query.output)
     former.rename(query.output)  # "put the former target back"
     assert query.start().has_all_of(0, 1, 2, 3)
     shutil.rmtree(query.output)
     query.output.mkdir()
     assert query.refused().condition == "STORE_REPLACED"
-    does(capsys, "adopt", str(query), "--claim", "--yes")
+    does(capsys, "restore", "--as-is", str(query), "--claim", "--yes")
     assert query.start().has_all_of(4)
 
 
@@ -163,8 +163,8 @@ def test_no_journal(query: FollowedQuery, capsys: Capture) -> None:
     """The query had another sink until now: the new one begins where Spark's logs are."""
     shutil.rmtree(query.path / "barrier")
     shutil.rmtree(query.output)
-    assert names(query.refused(), "NO_JOURNAL", "adopt LOCATION --claim")
-    does(capsys, "adopt", str(query), "--claim", "--yes")
+    assert names(query.refused(), "NO_JOURNAL", "restore --as-is LOCATION --claim")
+    does(capsys, "restore", "--as-is", str(query), "--claim", "--yes")
     assert query.start().has_all_of(3)
 
 
@@ -173,7 +173,7 @@ def test_batches_not_accounted(query: FollowedQuery, capsys: Capture) -> None:
     backup = {(log, name): (query.path / log / name).read_text() for log in ("offsets", "commits") for name in "12"}
     for log, name in backup:
         (query.path / log / name).unlink()
-    assert names(query.refused(), "BATCHES_NOT_ACCOUNTED", "adopt LOCATION --claim")
+    assert names(query.refused(), "BATCHES_NOT_ACCOUNTED", "restore --as-is LOCATION --claim")
     for (log, name), text in backup.items():  # "restore them from a backup"
         (query.path / log / name).write_text(text)
     assert query.start().has_all_of(0, 1, 2, 3)
@@ -181,7 +181,7 @@ def test_batches_not_accounted(query: FollowedQuery, capsys: Capture) -> None:
         for name in "23":
             (query.path / log / name).unlink()
     assert query.refused().condition == "BATCHES_NOT_ACCOUNTED"
-    does(capsys, "adopt", str(query), "--claim", "--yes")
+    does(capsys, "restore", "--as-is", str(query), "--claim", "--yes")
     assert query.start().rows()[4:8] == [20, 20, 21, 21], "accepted: rows are doubled"
 
 
@@ -214,7 +214,7 @@ def test_output_committed(query: FollowedQuery, capsys: Capture) -> None:
 def test_nothing_to_rewind(query: FollowedQuery, capsys: Capture) -> None:
     """The journal was made by an adoption, and no query has run on it yet."""
     shutil.rmtree(query.path / "barrier")
-    does(capsys, "adopt", str(query), "--claim", "--yes")
+    does(capsys, "restore", "--as-is", str(query), "--claim", "--yes")
     status, document, _ = answer(capsys, "rewind", str(query), "--to", "1", "--yes")
     assert (status, document["condition"]) == (1, "NOTHING_TO_REWIND")
     query.start()
@@ -272,7 +272,7 @@ def test_already_barrier_kafka(query: FollowedQuery, tmp_path: Path, capsys: Cap
     assert (status, document["condition"]) == (1, "ALREADY_BARRIER_KAFKA")
     assert query.start().has_all_of(0, 1, 2, 3), "start the query as it is"
     query.moved_to(query.path.rename(copied))
-    does(capsys, "adopt", str(query), "--claim", "--yes")
+    does(capsys, "restore", "--as-is", str(query), "--claim", "--yes")
     assert query.start().has_all_of(0, 1, 2, 3, 4)
 
 

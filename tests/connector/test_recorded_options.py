@@ -285,7 +285,7 @@ def test_a_savepoint_of_another_user_is_refused_with_what_to_do(capsys: Capture)
         place.decided(0)
         saved = str(base / "saved")
         assert answer(capsys, "savepoint", "take", str(place), saved)[0] == 0
-        answer(capsys, "savepoint", "show", saved)  # imports what is imported late
+        answer(capsys, "savepoint", "list", *saved.rsplit("/", 1))  # imports what is imported late
         with another_user():
-            status, document, said = answer(capsys, "savepoint", "show", saved)
+            status, document, said = answer(capsys, "savepoint", "list", *saved.rsplit("/", 1))
         assert (status, document.get("condition")) == (1, "LOCATION_NOT_OURS"), said

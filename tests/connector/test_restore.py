@@ -182,7 +182,7 @@ def test_a_claim_closes_the_origin_and_goes_on_above_its_numbers(
     [
         ["checkpoints", "trigger", "HERE"],
         ["rewind", "HERE", "--to", "2", "--yes"],
-        ["adopt", "HERE", "--claim", "--yes"],
+        ["restore", "--as-is", "HERE", "--claim", "--yes"],
         ["savepoint", "take", "HERE", "TARGET"],
         ["stop", "HERE"],
     ],
@@ -248,13 +248,13 @@ def test_an_origin_that_went_on_is_rewound_or_saved_again_first(
 def test_an_origin_that_counts_rows_behind_the_savepoint_as_handled_is_not_claimed(
     place: CliPlace, saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    """Its journal was put back alone, and `adopt --claim` took over what Spark's logs hold: no checkpoint says so."""
+    """Its journal was put back alone, and `restore --as-is --claim` took over what Spark's logs hold: no checkpoint says so."""
     shutil.copytree(place.path / "barrier", tmp_path / "barrier")
     place.decided(3)
     place.decided(4)
     shutil.rmtree(place.path / "barrier")
     shutil.copytree(tmp_path / "barrier", place.path / "barrier")
-    assert answer(capsys, "adopt", str(place), "--claim", "--yes")[0] == 0
+    assert answer(capsys, "restore", "--as-is", str(place), "--claim", "--yes")[0] == 0
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")
     assert "but the location goes to 4" in document["message"]
@@ -338,10 +338,10 @@ def test_a_copy_that_lies_where_the_query_was_is_not_taken_for_the_query(
     """The query was moved by hand, and goes on there; its former location was filled from it."""
     there = tmp_path / "there"
     os.rename(stopped.path, there)
-    assert answer(capsys, "adopt", str(there), "--claim", "--yes")[0] == 0
+    assert answer(capsys, "restore", "--as-is", str(there), "--claim", "--yes")[0] == 0
     shutil.copytree(there, stopped.path)
     if adopted:
-        assert answer(capsys, "adopt", str(stopped), "--no-claim", "--yes")[0] == 0
+        assert answer(capsys, "restore", "--as-is", str(stopped), "--no-claim", "--yes")[0] == 0
     before = stopped.ledger()
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)

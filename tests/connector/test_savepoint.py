@@ -491,11 +491,11 @@ def test_the_commands_take_list_show_and_dispose(
     status, listed, _ = answer(capsys, "savepoint", "list", str(folder))
     assert (status, [each["path"] for each in listed["savepoints"]]) == (0, [str(folder / "one")])
     assert [each["condition"] for each in listed["unreadable"]] == ["SAVEPOINT_DAMAGED"]
-    status, shown, said = answer(capsys, "savepoint", "show", str(folder / "one"), "--verify")
+    status, shown, said = answer(capsys, "savepoint", "list", str(folder), "one", "--verify")
     assert (status, shown["sink"], shown["prefix"], shown["stateful"]) == (0, "2pc-testfile", "p", False)
     assert "files are as they were written" in said
     (data(read(str(folder / "one"))) / "checkpoint" / "commits" / "2").write_text("v1\n{ }")
-    status, shown, _ = answer(capsys, "savepoint", "show", str(folder / "one"), "--verify")
+    status, shown, _ = answer(capsys, "savepoint", "list", str(folder), "one", "--verify")
     assert (status, shown["condition"]) == (1, "SAVEPOINT_DAMAGED")
     status, disposed, _ = answer(capsys, "savepoint", "dispose", str(folder / "one"))
     assert (status, disposed["status"]) == (3, "not answered")

@@ -148,7 +148,7 @@ def test_offsets_of_another_form_are_no_lag_and_hide_no_other(place: CliPlace, s
 def test_a_location_is_one_query_however_it_is_spelt(place: CliPlace, serve: Serve) -> None:
     served = serve(str(place), f"{place}/", f"file://{place}")
     assert served.ask("queries/1").status == 404
-    assert "barrier adopt" not in served.ask("queries/0").text
+    assert "barrier restore --as-is" not in served.ask("queries/0").text
 
 
 def test_a_location_with_credentials_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -263,7 +263,7 @@ def test_a_copy_owns_nothing_that_its_original_writes(tmp_path: Path) -> None:
     place = CliPlace(tmp_path)
     place.run(prefix="original")
     place.decided(0)
-    assert main(["adopt", str(place), "--no-claim", "--yes"]) == 0
+    assert main(["restore", "--as-is", str(place), "--no-claim", "--yes"]) == 0
     location = CheckpointLocation(str(place))
     with pytest.raises(LocationError, match="ADOPTED_NOT_STARTED"):
         owners_of(location, place.ledger(), {})

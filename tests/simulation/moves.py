@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from connector.cli.adopt import adopt
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target
+from connector.operations.adoption import Adoption
 from connector.savepoints.manifest import Savepoint
 from connector.savepoints.restore import Restore
 from connector.savepoints.take import take
@@ -154,8 +153,7 @@ class Moves:
         """Accept a location that was put back: what it does not know of is written again."""
         world = self._world
         self.back_to = CheckpointLocation(world.place).journal().load().accounted
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            adopt(world.place, claim=True, yes=True)
+        Adoption(CheckpointLocation(world.place), claim=True).run()
         world.see("a location is adopted")
 
     def rewind(self, command: str = "c0", newest: bool = False) -> None:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from connector.cli import place as opened
 from connector.delta import sink as delta_sink
 from connector.delta.sink import DeltaSink
 from connector.formats import discovery
@@ -263,7 +262,6 @@ def inhabited(world: World) -> Iterator[None]:
         for module in (take, restore, manifest):
             patch.setattr(module, "ThreadPoolExecutor", OneByOne)
         patch.setattr(take, "LocalFiles", lambda path, private=False: SimulatedFiles(world, path))
-        patch.setattr(opened, "find_location", lambda path, *_: CheckpointLocation(path))
         patch.setattr(recovery, "exclusive_access", world.exclusive_access)
         patch.setattr("transactional.faults.reach", world.step)
         patch.setattr("os.urandom", world.random.randbytes)

@@ -110,7 +110,7 @@ def test_an_older_copy_stops_before_its_journal_grows_however_often_it_is_starte
     place.claim("A")
     place.refuses = lambda history: history.binding
     for driver in ("B", "C"):
-        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*it holds more.*adopt LOCATION --claim"):
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*it holds more.*restore --as-is LOCATION --claim"):
             place.claim(driver)
         with pytest.raises(LocationError, match="LOCATION_PUT_BACK"):
             place.coordinator(driver).close(1)

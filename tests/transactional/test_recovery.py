@@ -100,7 +100,7 @@ def test_a_location_that_was_copied_is_refused() -> None:
 
 def test_a_location_of_another_query_is_refused() -> None:
     ledger = fold((EntryKind.RUN, {**RUN, "queryId": "another"}))
-    with pytest.raises(LocationError, match=r"LOCATION_MOVED.*another.*adopt"):
+    with pytest.raises(LocationError, match=r"LOCATION_MOVED.*another.*--as-is"):
         check_location(ledger, view(0))
 
 
@@ -264,7 +264,7 @@ def test_a_file_of_offsets_that_was_replaced_after_it_was_recorded_stops_the_que
     )
     right = QueryView("q", "here", 1, 0, lines("line 1"), lines("line 0"))
     check_account(ledger, right)
-    with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*offsets/[01].*adopt"):
+    with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*offsets/[01].*--as-is"):
         check_account(ledger, replace(right, lines=lines(line), previous=lines(previous)))
 
 
@@ -298,5 +298,5 @@ def test_a_copy_does_not_use_the_prefix_of_its_original() -> None:
 
 
 def test_a_query_without_a_journal_is_told_how_to_go_on() -> None:
-    with pytest.raises(LocationError, match=r"NO_JOURNAL.*another sink before.*adopt LOCATION --claim"):
+    with pytest.raises(LocationError, match=r"NO_JOURNAL.*another sink before.*restore --as-is LOCATION --claim"):
         check_account(Ledger(), view(3))

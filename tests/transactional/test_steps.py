@@ -317,7 +317,7 @@ def test_a_micro_batch_that_the_journal_does_not_expect_stops_the_query(batch: i
     query.run(0)
     query.run(1)
     query.committed = batch - 1
-    with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*adopt"):
+    with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*--as-is"):
         query.plan(batch)
 
 
@@ -326,7 +326,7 @@ def test_a_copied_location_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> N
     query.run(0)
     elsewhere = QueryView("q", "/copy", 1, 0, lines("line 1"), lines("line 0"))
     monkeypatch.setattr(query, "view", lambda batch: elsewhere)
-    with pytest.raises(LocationError, match=r"LOCATION_MOVED.*adopt"):
+    with pytest.raises(LocationError, match=r"LOCATION_MOVED.*--as-is"):
         query.plan(1)
 
 

@@ -353,7 +353,7 @@ def test_an_older_copy_of_the_location_names_what_works_for_batch_writes(monkeyp
         match=r"VERSIONS_PUT_BACK.*it has committed more.*new checkpointLocation",
     ) as told:
         writes.plan(1, "B")
-    assert "adopt" not in str(told.value)
+    assert "--as-is" not in str(told.value)
     assert writes.rows() == [1]
 
 

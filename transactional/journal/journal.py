@@ -208,18 +208,24 @@ class Journal:
             self.load()
         return entry
 
-    def ask(self, what: str, judge: Callable[[Ledger], None]) -> int:
-        """Ask the running query for a checkpoint, unless one is asked for; return the number of the request.
+    def ask(self, due: Callable[[Ledger], Request | None], judge: Callable[[Ledger], None]) -> Ledger:
+        """Append the request that is due, and return the ledger that no longer needs one.
 
-        If the journal is folded at this moment, the snapshot may hold the request or not: it is looked up, and made again if it
-        is not there. A second one changes nothing.
+        The journal may grow, or be folded, at this moment: whether the request is still due is judged at every number. If the
+        snapshot holds it, or another process has made it, it is not made again.
         """
-        while self.ledger.request is None:
+        while (request := due(self.ledger)) is not None:
+
+            def still_due(ledger: Ledger, request: Request = request) -> None:
+                judge(ledger)
+                if due(ledger) != request:
+                    raise SupersededError("RUN_SUPERSEDED", run=request.run, newer="a newer entry")
+
             try:
-                return self.append(Request(what=what), judge).number
-            except SupersededError:  # noqa: PERF203
+                self.append(request, still_due)
+            except SupersededError:
                 self.load()
-        return self.ledger.request
+        return self.ledger
 
     def _create(self, entry: Entry, data: bytes) -> bytes | None:
         """Exclusive create; a lost answer is settled by reading back, also if the store's client has hidden it.
