@@ -41,7 +41,6 @@ __all__ = [
     "CELLS",
     "LIVES",
     "POINTS",
-    "PROVOKED_BY",
     "QUICK",
     "REPAIRS",
     "TABLES",
@@ -242,19 +241,22 @@ def make_target(sink: str, life: str, request: pytest.FixtureRequest) -> Target:
         return delta_target(sink, life, folder, request)
     if sink == "delta-s3":
         return s3_target(folder, request.getfixturevalue("s3"))
-    kafka: Cluster = request.getfixturevalue("kafka")
     if sink == "kafka":
-        name = request.getfixturevalue("topic_name")
-        job, topic = topic_to_topic(kafka, name)
-        produce_keyed(kafka, f"{name}-in", range(job.batches * job.rows))
-        return Target(job, topic)
+        return kafka_target(request.getfixturevalue("topic_name"), request.getfixturevalue("kafka"))
     table = SqlOutput.new(database_of(sink, request))
     if sink == "multi":
-        query = MultiQuery(kafka, table, folder)
+        query = MultiQuery(request.getfixturevalue("kafka"), table, folder)
         job = Job(query.work.location, "", "routed", sink=dict(query.work.options))
         return Target(job, query.output, table.check)
     upsert = {"upsertKey": "value"} if sink.endswith("-upsert") else {}
     return Target(Job("", "", sink=table.options(**upsert)), table, table.check)
+
+
+def kafka_target(topic: str, kafka: Cluster) -> Target:
+    """A topic, copied from another one."""
+    job, output = topic_to_topic(kafka, topic)
+    produce_keyed(kafka, f"{topic}-in", range(job.batches * job.rows))
+    return Target(job, output)
 
 
 def database_of(sink: str, request: pytest.FixtureRequest) -> DatabaseServer:

@@ -593,13 +593,6 @@ def test_at_least_once_shows_its_rows_at_once_and_has_no_handle(kafka: Cluster, 
 # -- bad input ------------------------------------------------------------------------------------------------------
 
 
-def test_identify_names_the_cluster_and_the_topic(sink: KafkaSink, topic: str) -> None:
-    identity = sink.identify()
-    assert identity["topic"] == topic
-    assert identity["topicId"] == str(uuid.UUID(identity["topicId"]))
-    assert len(identity["cluster"]) == 22
-
-
 def test_a_topic_of_the_column_that_does_not_exist_is_refused_before_a_broker_could_create_it(
     kafka: Cluster, topic: str, prefix: str
 ) -> None:

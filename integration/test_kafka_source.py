@@ -84,22 +84,6 @@ def test_every_batch_with_rows_gets_the_next_barrier_and_an_idle_one_gets_none(k
     assert batches[1][0]["start"] == batches[0][0]["topics"]
 
 
-def test_a_replay_of_the_first_batch_loses_nothing_with_latest(kafka: Cluster, topic_name: str) -> None:
-    kafka.create_topic(topic_name, partitions=2)
-    produce(kafka, topic_name, range(4))
-    first = reader_of(kafka, topic_name)
-    start = first.initialOffset()
-    produce(kafka, topic_name, range(4, 8))
-    end = first.latestOffset(start, ReadAllAvailable())
-    produce(kafka, topic_name, range(8, 12))
-    second = reader_of(kafka, topic_name)
-    later = second.initialOffset()
-    assert later != start
-    assert values(rows_between(second, later, end)) == [4, 5, 6, 7]
-    following = second.latestOffset(end, ReadAllAvailable())
-    assert values(rows_between(second, end, following)) == [8, 9, 10, 11]
-
-
 def test_json_starts_every_partition_where_it_says(kafka: Cluster, topic_name: str) -> None:
     kafka.create_topic(topic_name, partitions=3)
     produce(kafka, topic_name, range(9), partitions=3)
@@ -231,19 +215,6 @@ def test_a_consumer_is_used_again_by_the_next_task(kafka: Cluster, topic_name: s
         assert third is not failed
 
 
-def test_a_consumer_that_read_a_topic_of_another_id_is_not_used_again(kafka: Cluster, topic_name: str) -> None:
-    kafka.create_topic(topic_name)
-    config = reader_of(kafka, topic_name)._options.config
-    with borrow_consumer(config, topic_name, "one") as first:
-        pass
-    with borrow_consumer(config, "another", "two") as second:
-        assert second is first
-    with borrow_consumer(config, topic_name, "three") as third:
-        assert third is not first
-    with borrow_consumer(config, topic_name, "three") as fourth:
-        assert fourth is third
-
-
 def test_a_task_keeps_no_more_large_rows_in_memory_than_a_batch_may_hold(kafka: Cluster, topic_name: str) -> None:
     kafka.create_topic(topic_name)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0})
@@ -291,15 +262,6 @@ def test_a_timestamp_or_header_that_no_column_holds_is_an_error_with_the_offset(
     start = reader.initialOffset()
     with pytest.raises(StoreError, match=rf"BAD_RECORD.*{other}-0 at offset 200 .*includeHeaders"):
         rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
-
-
-def test_no_client_is_pickled(kafka: Cluster, topic_name: str) -> None:
-    kafka.create_topic(topic_name)
-    reader = reader_of(kafka, topic_name)
-    reader.initialOffset()
-    assert reader._backlog._admin is not None
-    assert pickle.loads(pickle.dumps(reader))._backlog._admin is None
-    reader.stop()
 
 
 # -- in Spark -------------------------------------------------------------------------------------------------------

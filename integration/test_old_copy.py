@@ -157,7 +157,8 @@ def test_another_prefix_and_the_former_one_again_are_no_other_place_s(query: Que
 def test_a_driver_that_changes_its_settings_is_no_other_place_s(query: Query) -> None:
     engine = query.engine()
     engine.run(2)
-    changed = query.engine(**{"kafka.linger.ms": "1"})
+    other: dict[str, Any] = {"kafka.linger.ms": "1"}
+    changed = query.engine(**other)
     changed._driver = engine._driver
     changed.run()
     query.check()
