@@ -278,14 +278,16 @@ def delta_target(sink: str, life: str, folder: Path, request: pytest.FixtureRequ
 
         return Target(job, output, check_escaped)
 
+    if life != "session":
+        return Target(job, output, lambda: check_versions(output, job.batches), output.rows)
+    spark: SparkSession = request.getfixturevalue("spark")
+
     def read_by_spark() -> Counter[int]:
         if not (output.path / "_delta_log" / f"{0:020d}.json").exists():
             return Counter()
-        rows = request.getfixturevalue("spark").read.format("delta").load(str(output.path)).select("value").collect()
-        return Counter(row.value for row in rows)
+        return Counter(row.value for row in spark.read.format("delta").load(str(output.path)).select("value").collect())
 
-    look = read_by_spark if life == "session" else output.rows
-    return Target(job, output, lambda: check_versions(output, job.batches), look)
+    return Target(job, output, lambda: check_versions(output, job.batches), read_by_spark)
 
 
 def check_versions(output: DeltaOutput, checkpoints: int) -> None:
