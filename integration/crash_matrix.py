@@ -226,7 +226,11 @@ class Target:
     def watched(self, rows: int) -> Iterator[None]:
         """Look all the time; in the end there are so many rows."""
         reader = WholeReader(self.look, self.job.rows) if self.look else None
-        yield
+        try:
+            yield
+        finally:
+            if reader:
+                reader.stop()
         if reader:
             reader.finish(rows)
         self.check()

@@ -127,6 +127,11 @@ class WholeReader:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
+    def stop(self) -> None:
+        """Stop reading."""
+        self._over.set()
+        self._thread.join()
+
     def finish(self, rows: int) -> None:
         """Stop reading, and look once more: that look has to see `rows` rows.
 
@@ -135,8 +140,7 @@ class WholeReader:
         AssertionError
             Anything but whole checkpoints was seen, a look failed, or there was none before this one.
         """
-        self._over.set()
-        self._thread.join()
+        self.stop()
         if self._problem is not None:
             raise AssertionError(f"look {self.looks} of the reader failed: {self._problem}") from self._problem
         assert self.looks > 0, "the reader never looked"
