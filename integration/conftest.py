@@ -17,7 +17,9 @@ from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.jars import resolve_delta, resolve_spark_kafka
 from integration.jobs import jvm_options
+from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.object_store import ObjectStoreServer
+from integration.postgresql import PostgresqlServer
 from transactional.faults import VARIABLE
 
 if TYPE_CHECKING:
@@ -78,6 +80,21 @@ def s3() -> Iterator[ObjectStoreServer]:
     with ObjectStoreServer() as server, pytest.MonkeyPatch.context() as environment:
         for key, value in server.environment.items():
             environment.setenv(key, value)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """One server for the tests of a module, which may kill it, and have to start it again."""
+    with PostgresqlServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariadbServer]:
+    """As `postgresql`."""
+    mariadb_or_skip()
+    with MariadbServer() as server:
         yield server
 
 

@@ -8,11 +8,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import obstore
 from deltalake import DeltaTable
+from obstore.store import S3Store
 
 from connector.delta.delta_log import MARK
+from integration.object_store import BUCKET
 
-__all__ = ["DeltaOutput", "WholeReader"]
+__all__ = ["DeltaOutput", "TableOnS3", "WholeReader"]
 
 LOOK_EVERY = 0.02
 
@@ -62,6 +65,47 @@ class DeltaOutput:
         return [version[MARK] for version in history if MARK in version]
 
 
+class TableOnS3:
+    """Likewise, in an object store whose address and credentials are in the environment.
+
+    Parameters
+    ----------
+    path : str
+        ``s3://`` with `BUCKET`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def rows(self) -> Counter[int]:
+        """See `Output`."""
+        if not DeltaTable.is_deltatable(self.path):
+            return Counter()
+        return Counter(DeltaTable(self.path).to_pyarrow_table(columns=["value"])["value"].to_pylist())
+
+    def open_transactions(self) -> list[str]:
+        """See `Output`."""
+        return sorted(Path(key).stem for key in self._keys() if key.startswith("_barrier/") and key.endswith(".json"))
+
+    def lose(self, names: list[str]) -> None:
+        """See `Output`."""
+        raise NotImplementedError
+
+    def is_quiet(self) -> bool:
+        """See `Output`."""
+        return not self.open_transactions()
+
+    def files(self) -> set[str]:
+        """See `DeltaOutput`."""
+        return {key for key in self._keys() if key.endswith(".parquet") and "_delta_log" not in key}
+
+    def _keys(self) -> list[str]:
+        """What lies below the table's folder, relative to it."""
+        prefix = self.path.removeprefix(f"s3://{BUCKET}/")
+        store = S3Store(BUCKET, client_options={"allow_http": True}, virtual_hosted_style_request=False)
+        return [each["path"].removeprefix(f"{prefix}/") for part in obstore.list(store, f"{prefix}/") for each in part]
+
+
 class WholeReader:
     """A thread that reads the table all the time: it must see only whole checkpoints, and their number grow.
 
@@ -83,6 +127,11 @@ class WholeReader:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
+    def stop(self) -> None:
+        """Stop reading."""
+        self._over.set()
+        self._thread.join()
+
     def finish(self, rows: int) -> None:
         """Stop reading, and look once more: that look has to see `rows` rows.
 
@@ -91,8 +140,7 @@ class WholeReader:
         AssertionError
             Anything but whole checkpoints was seen, a look failed, or there was none before this one.
         """
-        self._over.set()
-        self._thread.join()
+        self.stop()
         if self._problem is not None:
             raise AssertionError(f"look {self.looks} of the reader failed: {self._problem}") from self._problem
         assert self.looks > 0, "the reader never looked"

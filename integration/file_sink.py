@@ -15,14 +15,13 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-from connector.spark.host import data_source_for
 from transactional import faults
 from transactional.capabilities import NamesDatasets
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import OptionError, TransactionLostError
 from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
-__all__ = ["FileHandle", "FileSink", "FileSinkDataSource", "committed_rows", "pending_files"]
+__all__ = ["FileHandle", "FileSink", "committed_rows", "pending_files"]
 
 
 class FileHandle(TypedDict):
@@ -148,9 +147,6 @@ class FileSink(NamesDatasets, TwoPhaseCommitSink[FileTransaction, FileHandle]):
         if (folder / "pending" / handle["file"]).exists():
             return Outcome.PREPARED
         return Outcome.COMMITTED if (folder / "committed" / handle["file"]).exists() else Outcome.LOST
-
-
-FileSinkDataSource = data_source_for(FileSink)
 
 
 def committed_rows(folder: Path) -> list[dict[str, Any]]:

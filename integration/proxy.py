@@ -16,14 +16,10 @@ from dataclasses import dataclass, field
 
 from integration.ports import HOST
 
-PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2
 METADATA = 3
-INIT_PRODUCER_ID = 22
-ADD_PARTITIONS_TO_TXN = 24
 END_TXN = 26
-DESCRIBE_TRANSACTIONS = 65
 """Api keys that tests name. All of them: https://kafka.apache.org/protocol#protocol_api_keys."""
 
 Change = Callable[[bytes, int], bytes]
@@ -37,11 +33,9 @@ class Action(enum.Enum):
     """What happens to a request, or to its answer."""
 
     HOLD_ANSWER = "the broker handles the request, its answer waits for release()"
-    DROP_ANSWER = "the broker handles the request, its answer is thrown away, the connection stays"
     CHANGE_ANSWER = "the broker handles the request, and the client gets another answer"
     LOSE_ANSWER = "the broker handles and answers the request, and instead of the answer the client's connection ends"
     DELAY_REQUEST = "the request, and what follows it on its connection, waits for release()"
-    REPEAT_REQUEST = "the broker gets the request twice, the client one answer"
     REPEAT_LATE = "the request passes, and a copy of it is sent on a connection of its own at release()"
 
 
@@ -87,7 +81,7 @@ class Fault:
         TimeoutError
             After `timeout` seconds.
         """
-        answer = self.action in (Action.HOLD_ANSWER, Action.DROP_ANSWER, Action.LOSE_ANSWER, Action.CHANGE_ANSWER)
+        answer = self.action in (Action.HOLD_ANSWER, Action.LOSE_ANSWER, Action.CHANGE_ANSWER)
         with self._changed:
             if not self._changed.wait_for(lambda: (self._done if answer else self._hits) >= hits, timeout):
                 raise TimeoutError(f"{self.action.name} of api key {self.api_key}: {self._hits} hits, {hits} awaited.")
@@ -203,10 +197,6 @@ class KafkaProxy:
         """Keep the broker's answers to the next `times` requests until ``release()``."""
         return self._arm(Fault(api_key, Action.HOLD_ANSWER, times))
 
-    def drop_answer(self, api_key: int, times: int = 1) -> Fault:
-        """Throw the broker's answers to the next `times` requests away; the connection stays, the client times out."""
-        return self._arm(Fault(api_key, Action.DROP_ANSWER, times))
-
     def lose_answer(self, api_key: int, times: int = 1) -> Fault:
         """End the client's connection once the broker has answered, in place of the answer."""
         return self._arm(Fault(api_key, Action.LOSE_ANSWER, times))
@@ -217,10 +207,6 @@ class KafkaProxy:
         They are sent then even when the client has given up and closed its connection: a network that was slow.
         """
         return self._arm(Fault(api_key, Action.DELAY_REQUEST, times))
-
-    def repeat_request(self, api_key: int, times: int = 1) -> Fault:
-        """Send the next `times` requests to the broker twice, one copy right behind the other."""
-        return self._arm(Fault(api_key, Action.REPEAT_REQUEST, times))
 
     def repeat_late(self, api_key: int, times: int = 1) -> Fault:
         """Let the next `times` requests pass and send a copy of each at ``release()``: a duplicate on its way."""
@@ -282,7 +268,6 @@ class _Awaited:
     """An answer that the broker owes."""
 
     fault: Fault | None = None
-    for_client: bool = True
     version: int = 0
 
 
@@ -326,17 +311,14 @@ class _Connection:
         action = fault.action if fault else None
         if fault is not None and action is Action.DELAY_REQUEST:
             fault._hold()
-        answers = [_Awaited(fault, version=version)]
-        if action is Action.REPEAT_REQUEST:
-            answers.append(_Awaited(for_client=False))
         with self.lock:
-            self.awaited.setdefault(correlation, []).extend(answers)
-        self.broker.sendall(frame * len(answers))
+            self.awaited.setdefault(correlation, []).append(_Awaited(fault, version))
+        self.broker.sendall(frame)
         if fault is None:
             return
         if action is Action.REPEAT_LATE:
             threading.Thread(target=self._send_late, args=(frame, fault), name="proxy-late", daemon=True).start()
-        elif action in (Action.DELAY_REQUEST, Action.REPEAT_REQUEST):
+        elif action is Action.DELAY_REQUEST:
             fault._mark_done()
 
     def _send_late(self, frame: bytes, fault: Fault) -> None:
@@ -364,7 +346,7 @@ class _Connection:
                 self.awaited.pop(correlation, None)
         fault = expected.fault
         action = fault.action if fault else None
-        if fault is not None and action in (Action.HOLD_ANSWER, Action.DROP_ANSWER, Action.LOSE_ANSWER):
+        if fault is not None and action in (Action.HOLD_ANSWER, Action.LOSE_ANSWER):
             fault._mark_done()
         if action is Action.LOSE_ANSWER:
             return False
@@ -374,9 +356,8 @@ class _Connection:
             body = fault.change(frame[4:], expected.version)
             frame = len(body).to_bytes(4, "big") + body
             fault._mark_done()
-        if expected.for_client and action is not Action.DROP_ANSWER:
-            with contextlib.suppress(OSError):
-                self.client.sendall(frame)
+        with contextlib.suppress(OSError):
+            self.client.sendall(frame)
         with self.lock:
             return not (self.client_left and not self.awaited)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from typing import Any, Protocol
 
@@ -49,6 +50,17 @@ class SqlOutput:
 
     def __init__(self, server: DatabaseServer, table: str, schema: str) -> None:
         self._server, self._table, self._schema = server, table, schema
+
+    @classmethod
+    def new(cls, server: DatabaseServer) -> SqlOutput:
+        """A table, and a schema, that nobody else has."""
+        name = uuid.uuid4().hex[:8]
+        return cls(server, f"t_{name}", f"s_{name}")
+
+    def check(self) -> None:
+        """Nothing is left beside the rows."""
+        assert self.staged() == 0
+        assert self.open_transactions() == []
 
     def options(self, **more: str) -> dict[str, str]:
         """The sink's options."""

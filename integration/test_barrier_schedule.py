@@ -18,12 +18,12 @@ from integration.test_kafka_source import (
     collect,
     load,
     options_of,
-    produce,
     reader_of,
     rows_between,
     values,
     wait_until,
 )
+from integration.topic_jobs import produce
 from tests.transactional.bodies import lines
 from transactional.barrier import sources_digest
 from transactional.errors import StoreError

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from integration.broker import BrokerError, Cluster
-from integration.proxy import END_TXN, Action, Fault, KafkaProxy
+from integration.proxy import END_TXN, KafkaProxy
 
 DEADLINE_SECONDS = 120.0
 
@@ -33,53 +33,6 @@ def proxy(proxied: Cluster) -> Iterator[KafkaProxy]:
     proxied.proxy.clear()
 
 
-def test_a_cluster_makes_topics_and_deletes_them(kafka: Cluster, topic_name: str) -> None:
-    kafka.create_topic(topic_name, partitions=3, config={"cleanup.policy": "compact"})
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    assert len(admin.list_topics(timeout=60).topics[topic_name].partitions) == 3
-    kafka.delete_topic(topic_name)
-    assert topic_name not in admin.list_topics(timeout=60).topics
-
-
-def test_topics_are_not_made_by_asking_for_them(kafka: Cluster, topic_name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.list_topics(topic_name, timeout=60)
-    assert topic_name not in admin.list_topics(timeout=60).topics
-
-
-def test_data_and_ports_survive_kill_9_and_a_clean_restart() -> None:
-    with Cluster() as cluster:
-        servers = cluster.bootstrap_servers
-        cluster.create_topic("kept")
-        _write(servers, "kept", [b"before"])
-        cluster.kill()
-        assert not cluster.brokers[0].alive
-        cluster.start()
-        _write(servers, "kept", [b"between"])
-        cluster.restart()
-        assert cluster.bootstrap_servers == servers
-        assert _read(servers, "kept", 2) == [b"before", b"between"]
-
-
-def test_a_paused_broker_answers_nothing_until_it_is_resumed() -> None:
-    with Cluster() as cluster:
-        cluster.pause()
-        with pytest.raises(KafkaException):
-            AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=0.5)
-        cluster.resume()
-        assert AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=60).brokers
-
-
-@pytest.mark.matrix
-def test_three_nodes_serve_a_replicated_topic_while_one_is_dead() -> None:
-    with Cluster(nodes=3) as cluster:
-        cluster.create_topic("copied", partitions=3, replication=3, config={"min.insync.replicas": "2"})
-        cluster.kill(1)
-        _write(cluster.bootstrap_servers, "copied", [b"%d" % number for number in range(30)])
-        cluster.start(1)
-        assert len(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=60).brokers) == 3
-
-
 def test_data_in_a_given_folder_stays_and_is_found_again(tmp_path: Path) -> None:
     with Cluster(data=tmp_path) as cluster:
         cluster.create_topic("kept")
@@ -93,16 +46,6 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log() -> None:
     with pytest.raises(BrokerError, match=r"(?s)Node 1 ended.*log\.segment\.bytes"), cluster:
         pass
     assert not cluster.data.exists()
-
-
-def test_an_older_transaction_version_can_be_had(topic_name: str) -> None:
-    from kafka import KafkaAdminClient
-
-    with Cluster(features={"transaction.version": 1}) as cluster:
-        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
-        described = admin.describe_features()
-        admin.close()
-    assert described["transaction.version"]["finalized"] == (1, 1)
 
 
 def test_brokers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
@@ -136,20 +79,6 @@ def test_the_command_prints_an_address_and_ends_at_ctrl_c() -> None:
     program.stdout.close()
 
 
-def test_clients_of_the_proxy_never_pass_it(proxied: Cluster, proxy: KafkaProxy) -> None:
-    brokers = AdminClient({"bootstrap.servers": proxy.bootstrap_servers}).list_topics(timeout=60).brokers
-    assert [broker.port for broker in brokers.values()] == proxy.ports
-    assert proxy.bootstrap_servers != proxied.bootstrap_servers
-
-
-def test_a_commit_whose_answer_is_lost_is_committed(proxied: Cluster, proxy: KafkaProxy, topic_name: str) -> None:
-    fault = proxy.lose_answer(END_TXN)
-    _commit_one_row(proxied, topic_name)
-    fault.wait_until_hit()
-    assert fault.hits == 1
-    assert _read(proxied.bootstrap_servers, topic_name, 1) == [b"row"]
-
-
 def test_a_held_answer_comes_when_it_is_released(proxied: Cluster, proxy: KafkaProxy, topic_name: str) -> None:
     fault = proxy.hold_answer(END_TXN)
     producer = _prepared(proxied, topic_name)
@@ -171,21 +100,6 @@ def test_a_delayed_request_reaches_the_broker_only_when_released(
         producer.commit_transaction(1.0)
     del producer
     assert _read_committed_end(proxied, topic_name) == 0
-    fault.release()
-    fault.wait_until_sent()
-    assert _read(proxied.bootstrap_servers, topic_name, 1) == [b"row"]
-
-
-@pytest.mark.parametrize("action", [Action.REPEAT_REQUEST, Action.REPEAT_LATE])
-def test_a_repeated_commit_is_answered_once(
-    proxied: Cluster, proxy: KafkaProxy, topic_name: str, action: Action
-) -> None:
-    arm: dict[Action, Callable[[int], Fault]] = {
-        Action.REPEAT_REQUEST: proxy.repeat_request,
-        Action.REPEAT_LATE: proxy.repeat_late,
-    }
-    fault = arm[action](END_TXN)
-    _commit_one_row(proxied, topic_name)
     fault.release()
     fault.wait_until_sent()
     assert _read(proxied.bootstrap_servers, topic_name, 1) == [b"row"]
@@ -223,10 +137,6 @@ def _prepared(cluster: Cluster, topic: str) -> Producer:
     producer.produce(topic, b"row")
     assert producer.flush(DEADLINE_SECONDS) == 0
     return producer
-
-
-def _commit_one_row(cluster: Cluster, topic: str) -> None:
-    _prepared(cluster, topic).commit_transaction(DEADLINE_SECONDS)
 
 
 def _exists(process: int) -> bool:

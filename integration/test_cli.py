@@ -20,7 +20,7 @@ from integration.broker import Cluster
 from integration.driver_process import DriverProcess, Place, wait_until
 from integration.jobs import Job
 from integration.live_query import LiveQuery
-from integration.test_kafka_spark_crashes import produce, topic_to_topic
+from integration.topic_jobs import produce_keyed, topic_to_topic
 from transactional.stats import CheckpointHistory, Restored
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_was_asked_for_closes_what_is_prepared(
     job, output = topic_to_topic(kafka, topic_name)
     source = {**job.source, "barrierInterval": "5 min", "maxOffsetsPerTrigger": "10"}
     with LiveQuery(spark, tmp_path, replace(job, source=source), output) as query:
-        produce(kafka, f"{topic_name}-in", range(50))
+        produce_keyed(kafka, f"{topic_name}-in", range(50))
         query.start()
         query.query.processAllAvailable()
         place = query.place
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_was_asked_for_closes_what_is_prepared(
         assert answer(capsys, place, "checkpoints", "trigger")[1]["status"] == "done"
         assert answer(capsys, place, "checkpoints", "trigger")[1]["status"] == "nothing to do"
         # One row is one micro-batch: the query does not wait for more.
-        produce(kafka, f"{topic_name}-in", range(50, 51))
+        produce_keyed(kafka, f"{topic_name}-in", range(50, 51))
         query.query.processAllAvailable()
         assert listening.poll() == 1, "without an event of Spark"
         [asked] = told.completed

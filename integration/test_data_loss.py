@@ -35,13 +35,12 @@ from integration.test_kafka_source import (
     collect,
     load,
     options_of,
-    produce,
     reader_of,
     rows_between,
     values,
     wait_until,
 )
-from integration.test_kafka_spark_crashes import topic_to_topic
+from integration.topic_jobs import produce, topic_to_topic
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
@@ -182,22 +181,6 @@ def test_exactly_the_committed_rows_are_read_in_order_under_any_limits(
         assert [row for row in read if row[0] == partition] == [
             row for row in transactions.readable if row[0] == partition
         ]
-
-
-def test_a_range_ends_at_the_last_stable_offset_and_goes_on_when_the_transaction_ends(
-    kafka: Cluster, topic_name: str
-) -> None:
-    reader, end = begun(kafka, topic_name, 3)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic_name})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic_name, b"3", partition=0)
-    assert producer.flush(30) == 0
-    produce(kafka, topic_name, [4, 5], partitions=1)
-    assert ask(reader, end) is None
-    producer.commit_transaction(30)
-    wait_until(lambda: ask(reader, end) is not None)
-    assert read_on(reader, end)[1] == [3, 4, 5]
 
 
 def test_ranges_end_in_what_compaction_has_taken_away(kafka: Cluster, topic_name: str) -> None:
@@ -383,6 +366,8 @@ def test_a_topic_made_anew_between_planning_and_task_is_not_taken_for_the_old_on
     assert end is not None
     [planned] = reader.partitions(start, end)
     kafka.delete_topic(topic_name)
+    with pytest.raises(StoreError, match=rf"TOPIC_CHANGED.*{topic_name}"):
+        list(reader.read(planned))
     kafka.create_topic(topic_name)
     produce(kafka, topic_name, range(100, 115), partitions=1)
     with pytest.raises(StoreError, match=rf"TOPIC_CHANGED.*{topic_name}"):
@@ -439,29 +424,6 @@ def test_a_replay_of_a_topic_that_was_made_anew_reads_nothing_of_the_new_one(kaf
     assert ranges_of(again.partitions(start, end)) == [(10, 10)], "made anew"
     assert rows_between(again, start, end) == []
     assert read_on(again, end)[1] == list(range(100, 115))
-
-
-def test_a_task_whose_topic_is_re_created_or_deleted_fails_and_the_replay_goes_on_without_it(
-    kafka: Cluster, topic_name: str
-) -> None:
-    reader, start = begun(kafka, topic_name, failOnDataLoss="false")
-    produce(kafka, topic_name, range(10, 20), partitions=1)
-    reader.latestOffset(start, ReadAllAvailable())
-    end = reader._end or {}
-    [partition] = reader.partitions(start, end)
-    kafka.delete_topic(topic_name)
-    kafka.create_topic(topic_name)
-    produce(kafka, topic_name, range(100, 105), partitions=1)
-    with pytest.raises(StoreError, match=r"TOPIC_CHANGED.*re-created"):
-        list(reader.read(partition))
-    kafka.delete_topic(topic_name)
-    with pytest.raises(StoreError, match=r"TOPIC_CHANGED.*re-created"):
-        list(reader.read(partition))
-    again = careless(kafka, topic_name)
-    assert rows_between(again, start, end) == []
-    kafka.create_topic(topic_name)
-    produce(kafka, topic_name, range(200, 203), partitions=1)
-    assert read_on(again, end)[1] == [200, 201, 202]
 
 
 def test_a_topic_that_is_gone_is_an_error_or_left_out_and_read_on_if_it_comes_back(

@@ -13,8 +13,6 @@ import pytest
 
 from connector.registration.sessions import register
 from integration.driver_process import Faults, wait_until
-from integration.mariadb import MariadbServer, mariadb_or_skip
-from integration.postgresql import PostgresqlServer
 from integration.sql_output import DatabaseServer
 
 if TYPE_CHECKING:
@@ -42,11 +40,9 @@ USERS = {
 
 
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])
-def database(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    if request.param == "mariadb":
-        mariadb_or_skip()
-    with MariadbServer() if request.param == "mariadb" else PostgresqlServer() as server:
-        yield server
+def database(request: pytest.FixtureRequest) -> DatabaseServer:
+    server: DatabaseServer = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture

@@ -8,23 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from connector.cli import main
 from integration.broker import Cluster
 from integration.driver_process import final_rows, wait_until
+from integration.topic_jobs import produce
 from integration.topic_output import TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def produce(kafka: Cluster, topic: str, values: range, partitions: int) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in values:
-        producer.produce(topic, str(value).encode(), partition=value % partitions)
-    assert producer.flush(30) == 0
 
 
 def old_rows(spark: SparkSession, kafka: Cluster, topic: str, **more: str) -> DataFrame:

@@ -13,19 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.broker import Cluster
-from integration.delta_output import DeltaOutput
-from integration.driver_process import Faults, Output, Place, wait_until
-from integration.jobs import Job
+from integration.driver_process import Faults, Place, wait_until
 from integration.live_query import LiveQuery
-from integration.test_kafka_spark_crashes import produce
-from integration.topic_output import TopicOutput
+from integration.topic_jobs import PILE, ROWS, interval_job, produce_keyed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SINKS = ["2pc-kafka", "2pc-delta"]
-ROWS = 10  # of a micro-batch
-PILE = 5  # micro-batches that are prepared before something fails
 LOOK_EVERY = 0.05
 
 FAILURES = {
@@ -46,28 +41,6 @@ FAILURES = {
 
 RECOVERIES = ("recovery.claimed", "recovery.swept", "recovery.settling")
 """Points that a query passes when it starts with a pile, the last one with a decision."""
-
-
-def interval_job(
-    kafka: Cluster, name: str, sink: str, folder: Path, interval: str = "5 min", batches: int = PILE + 2
-) -> tuple[Job, Output]:
-    """``<name>-in``, two partitions, into a topic or a table, in checkpoints of many micro-batches.
-
-    As the default is, none waits for the clock: a checkpoint closes after `batches` of them.
-    """
-    kafka.create_topic(f"{name}-in", partitions=2)
-    servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    source = {"subscribe": f"{name}-in", "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(ROWS)}
-    source |= {**servers, "barrierInterval": interval}
-    if sink == "2pc-delta":
-        output: Output = DeltaOutput(folder / "table")
-        target, options = str(folder / "table"), {"format": sink}
-    else:
-        kafka.create_topic(name, partitions=2)
-        output = TopicOutput(kafka.bootstrap_servers, name, prefix=name)
-        target, options = name, {**servers, "transactionalIdPrefix": name}
-    options["maxBatchesPerCheckpoint"] = str(batches)
-    return Job("", target, name="kafka", rows=ROWS, source=source, sink=options), output
 
 
 class Decided:
@@ -163,7 +136,7 @@ def fail_one_after_the_other(
     pile: int = PILE,
 ) -> None:
     rows = 30 * ROWS * (len(points) + len(recoveries))
-    produce(kafka, query.job.source["subscribe"], range(rows))
+    produce_keyed(kafka, query.job.source["subscribe"], range(rows))
     with query, only_decided_rows_are_seen(query.place):
         for point, times in points.items():
             fail_at(query, faults, point, times, pile)

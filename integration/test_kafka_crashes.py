@@ -9,7 +9,6 @@ cross over where nobody prevents it is shown by the control in `integration.test
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
@@ -20,137 +19,39 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from connector.cli import main
 from connector.kafka.sink.handles import KafkaHandle
-from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.broker import Cluster
-from integration.driver_process import Faults, Place, wait_until
-from integration.engine import SCHEMA, Engine, MortalSink, Work, command
+from integration.driver_process import wait_until
+from integration.engine import Engine, MortalSink, command
+from integration.engine_query import KafkaQuery
 from integration.proxy import END_TXN
-from integration.topic_output import COMMITTED, LiveReader, TopicOutput
 from transactional import faults
 from transactional.entry import EntryKind
-from transactional.errors import AmbiguousOutcomeError, FencedError, LocationError, RetriableError
-from transactional.faults import InjectedFault
-from transactional.sink import Options, Outcome
+from transactional.errors import AmbiguousOutcomeError, FencedError, RetriableError
+from transactional.sink import Outcome
 
 ABORT_SCAN = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
-SHORT_MS = "5000"
+SHORT: dict[str, Any] = {"kafka.transaction.timeout.ms": "5000"}
 """A transaction's timeout that a test can wait for, and that a micro-batch on a busy machine can do with."""
 
 
-class Query:
-    """One query: its work, its place, an armed folder of faults, and a consumer that reads all the time."""
-
-    def __init__(
-        self, cluster: Cluster, folder: Path, topic: str, prefix: str, partitions: int, **changes: Any
-    ) -> None:
-        servers = changes.pop("servers", cluster.bootstrap_servers)
-        location = folder / f"location-{topic}"
-        self.prefix = prefix
-        options = {"kafka.bootstrap.servers": servers, "topic": topic, "transactionalIdPrefix": prefix}
-        self.work = Work(str(location), options, partitions=partitions, **changes)
-        self.output = TopicOutput(cluster.bootstrap_servers, topic, prefix)
-        self.place = Place(location, self.output)
-        self.faults = Faults(folder / "faults")
-        self.reader: LiveReader | None = LiveReader(self.output)
-
-    def engine(self, prepared: Callable[[int], None] = lambda batch: None, timeout_ms: str = "") -> Engine:
-        """A new driver, perhaps with another timeout of its transactions."""
-        more = {"kafka.transaction.timeout.ms": timeout_ms} if timeout_ms else {}
-        return Engine(replace(self.work, options={**self.work.options, **more}), prepared)
-
-    def die(self, *points: str, error: bool = False, passes: int = 0, timeout_ms: str = "") -> None:
-        """Live until the points have fired; the first is passed by `passes` times before."""
-        if passes:
-            self.faults.arm(points[0], "pause", passes)
-            self.faults.resume(points[0])
-        for point in points:
-            self.faults.arm(point, "raise")
-        with pytest.raises(InjectedFault):
-            self.engine(timeout_ms=timeout_ms).run(error=error)
-        assert self.faults.armed() == []
-        self.place.check_partial(self.work.expected)
-
-    def finish(self, engine: Engine | None = None) -> None:
-        """Run a driver to the end of the work and check everything."""
-        (engine or self.engine()).run()
-        self.check(self.work.expected)
-
-    def accept(self) -> None:
-        """Start it where another query has had its prefix, which an older copy would look like; then accept the location."""
-        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*another query used this prefix"):
-            self.engine().run()
-        assert main(["restore", "--as-is", str(self.place.location), "--claim", "--yes"]) == 0
-
-    def check(self, expected: int) -> None:
-        """Exactly these rows are there, once, and nothing of ours is left at the broker."""
-        self.place.check_whole(expected)
-        if self.reader is not None:
-            assert self.reader.finish(self.output.ends(COMMITTED)) == Counter(range(expected))
-
-    def check_nothing_lost(self) -> None:
-        """No decided transaction had to be written again: a repair would hide that one was aborted by mistake."""
-        assert not {EntryKind.REPAIR, EntryKind.VOID, EntryKind.VERDICT} & set(self.place.kinds())
-
-    def known(self) -> list[KafkaHandle]:
-        """Handles of prepared and decided transactions that are not settled."""
-        return cast("list[KafkaHandle]", self.place.ledger().known_handles())
-
-    def sink(self) -> KafkaSink:
-        """The bare sink, for who looks at transactions or meddles with them."""
-        return KafkaSink(Options(self.work.options), SCHEMA)
-
-    def outcomes(self, handles: Sequence[KafkaHandle]) -> list[Outcome]:
-        """What the broker says of them."""
-        sink = self.sink()
-        try:
-            return [state.outcome for state in sink.inspect(handles)]
-        finally:
-            sink.close()
-
-    def lose(self) -> None:
-        """What is decided and not committed gets lost, as by a stale run's sweep that paused after it had listed."""
-        sink = self.sink()
-        try:
-            sink.abort(self.known())
-        finally:
-            sink.close()
-
-    def wait_expired(self, handles: Sequence[KafkaHandle]) -> list[Outcome]:
-        """Wait until the broker has given up what is still open of these; returns how all of them ended."""
-        wait_until(lambda: Outcome.PREPARED not in self.outcomes(handles), "transactions expire")
-        return self.outcomes(handles)
-
-    def forget_reader(self) -> None:
-        """Go on without the consumer that read all the time: what it has read may be gone."""
-        self.close()
-        self.reader = None
-
-    def close(self) -> None:
-        """End the reader."""
-        if self.reader is not None:
-            self.reader.close()
-
-
-MakeQuery = Callable[..., Query]
+MakeQuery = Callable[..., KafkaQuery]
 
 
 @pytest.fixture
 def make_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeQuery]:
     """Make a query with a topic of its own on a cluster."""
-    made: list[Query] = []
+    made: list[KafkaQuery] = []
     monkeypatch.setenv(faults.VARIABLE, str(tmp_path / "faults"))
 
-    def make(cluster: Cluster, partitions: int = 4, prefix: str | None = None, **changes: Any) -> Query:
-        topic = f"crashes-{uuid.uuid4().hex[:8]}"
-        cluster.create_topic(topic, partitions=partitions)
-        made.append(Query(cluster, tmp_path, topic, prefix or f"q-{topic}", partitions, **changes))
+    def make(cluster: Cluster, **changes: Any) -> KafkaQuery:
+        made.append(KafkaQuery(cluster, tmp_path, **changes))
         return made[-1]
 
     yield make
@@ -172,75 +73,12 @@ def mortal() -> Iterator[Cluster]:
         yield cluster
 
 
-# -- the matrix -----------------------------------------------------------------------------------------------------
-
-POINTS = [point for point in faults.POINTS if point not in ("journal.created", "source.latest")]
-
-
-def die_at(query: Query, point: str, error: bool) -> None:
-    """Die at the point, by the shortest way to it."""
-    if point == "abort.journalled":
-        if any(part.lost for batch in query.place.ledger().batches.values() for part in batch.parts):
-            query.engine().run(1)  # a repair is of a decided micro-batch, which no abort touches
-        query.die("task.written", point, error=True)
-        return
-    if point == "recovery.settling":
-        query.die("decision.written")
-    if point.startswith("repair."):
-        query.die("commit.one")
-        query.lose()
-    query.die(point, error=error)
-
-
-@pytest.mark.parametrize(("number", "point"), list(enumerate(POINTS)), ids=POINTS)
-def test_every_row_is_there_once_wherever_the_driver_dies(
-    kafka: Cluster, make_query: MakeQuery, number: int, point: str
-) -> None:
-    """Partitions and ways to fail take turns; all of them together are in the matrix."""
-    query = make_query(kafka, partitions=4 if number % 2 else 1)
-    die_at(query, point, error=bool(number // 2 % 2))
-    query.finish()
-    if not point.startswith("repair."):
-        query.check_nothing_lost()
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("partitions", [1, 4])
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("error", [False, True], ids=["death", "error"])
-@pytest.mark.parametrize("point", POINTS)
-def test_every_row_is_there_once_after_one_and_two_deaths_at_every_point(
-    kafka: Cluster, make_query: MakeQuery, point: str, error: bool, times: int, partitions: int
-) -> None:
-    query = make_query(kafka, partitions=partitions)
-    for _ in range(times):
-        die_at(query, point, error)
-    query.finish()
-    if not point.startswith("repair."):
-        query.check_nothing_lost()
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("partitions", [1, 4])
-@pytest.mark.parametrize(
-    ("first", "then", "error"),
-    [(first, then, bool(number % 2)) for number, (first, then) in enumerate(itertools.permutations(POINTS, 2))],
-)
-def test_every_row_is_there_once_after_deaths_at_any_two_points(
-    kafka: Cluster, make_query: MakeQuery, first: str, then: str, error: bool, partitions: int
-) -> None:
-    query = make_query(kafka, partitions=partitions)
-    die_at(query, first, error)
-    die_at(query, then, not error)
-    query.finish()
-    if not (first + then).count("repair."):
-        query.check_nothing_lost()
-
-
 @pytest.mark.parametrize("committed", [pytest.param(k, marks=[] if k == 2 else pytest.mark.matrix) for k in (1, 2, 3)])
 def test_a_death_after_k_of_n_commits_is_gone_on_with(kafka: Cluster, make_query: MakeQuery, committed: int) -> None:
     query = make_query(kafka)
-    query.die("commit.one", passes=committed - 1)
+    query.faults.arm("commit.one", "pause", committed - 1)
+    query.faults.resume("commit.one")
+    query.die("commit.one")
     assert Outcome.COMMITTED in query.outcomes(query.known())
     query.finish()
     query.check_nothing_lost()
@@ -273,7 +111,7 @@ def test_a_broker_killed_while_decided_transactions_are_not_committed(mortal: Cl
         query.faults.resume("decision.written")
         broker.result()
         life.result()
-    query.check(query.work.expected)
+    query.check()
     query.check_nothing_lost()
 
 
@@ -300,7 +138,7 @@ def test_broker_and_driver_killed_together(mortal: Cluster, make_query: MakeQuer
 @pytest.mark.slow
 def test_decided_transactions_that_all_expired_are_written_anew(kafka: Cluster, make_query: MakeQuery) -> None:
     query = make_query(kafka)
-    query.die("decision.written", timeout_ms=SHORT_MS)
+    query.die("decision.written", **SHORT)
     assert query.wait_expired(query.known()) == [Outcome.LOST] * 3
     query.finish()
     assert EntryKind.VOID in query.place.kinds()
@@ -310,12 +148,11 @@ def test_decided_transactions_that_all_expired_are_written_anew(kafka: Cluster, 
 @pytest.mark.slow
 def test_repair_writes_exactly_what_expired_where_some_were_committed(kafka: Cluster, make_query: MakeQuery) -> None:
     query = make_query(kafka)
-    query.die("commit.one", timeout_ms=SHORT_MS)
+    query.die("commit.one", **SHORT)
     handles = query.known()
     assert query.wait_expired(handles) == [Outcome.COMMITTED, Outcome.LOST, Outcome.LOST]
     query.finish()
-    repairs = [entry for entry in query.place.entries() if entry.kind == EntryKind.REPAIR]
-    assert [part["partition"] for entry in repairs for part in entry.body["parts"]] == [1, 2]
+    assert query.repaired() == [1, 2]
     # A read_uncommitted consumer sees what was lost a second time, and nothing else.
     lost = [value for writer in (1, 2) for value in query.work.values(0, writer)]
     assert query.output.all_rows() == Counter(range(query.work.expected)) + Counter(lost)
@@ -324,7 +161,7 @@ def test_repair_writes_exactly_what_expired_where_some_were_committed(kafka: Clu
 @pytest.mark.matrix
 def test_nothing_is_written_again_where_all_were_committed(kafka: Cluster, make_query: MakeQuery) -> None:
     query = make_query(kafka)
-    query.die("commit.done", timeout_ms=SHORT_MS)
+    query.die("commit.done", **SHORT)
     handles = query.known()
     assert query.outcomes(handles) == [Outcome.COMMITTED] * 3
     over = max(handle["preparedAt"] + handle["timeoutMs"] for handle in handles) / 1000
@@ -339,7 +176,7 @@ def test_undecided_transactions_that_expired_while_the_driver_was_down_are_writt
     kafka: Cluster, make_query: MakeQuery
 ) -> None:
     query = make_query(kafka)
-    query.die("commit.called", timeout_ms=SHORT_MS)
+    query.die("commit.called", **SHORT)
     wait_until(lambda: not query.output.open_transactions(), "transactions expire")
     assert query.place.ledger().batches == {}
     query.finish()
@@ -355,7 +192,7 @@ def test_a_micro_batch_whose_transactions_expired_before_its_commit_is_not_decid
         wait_until(lambda: not query.output.open_transactions(), "transactions expire")
 
     with pytest.raises(RetriableError, match="HANDLE_NOT_ALIVE"):
-        query.engine(prepared=wait, timeout_ms=SHORT_MS).run()
+        query.engine(wait, **SHORT).run()
     assert EntryKind.DECIDED not in query.place.kinds()
     query.finish()
 
@@ -432,7 +269,7 @@ def test_a_commit_that_arrives_during_the_next_micro_batch_changes_nothing(
 # -- strangers ------------------------------------------------------------------------------------------------------
 
 
-def initialise_all(query: Query, cluster: Cluster, handles: Sequence[KafkaHandle], commit: bool) -> None:
+def initialise_all(query: KafkaQuery, cluster: Cluster, handles: Sequence[KafkaHandle], commit: bool) -> None:
     """A stranger initialises the ids, and ends a transaction of its own with each, in another topic."""
     elsewhere = f"strange-{uuid.uuid4().hex[:8]}"
     cluster.create_topic(elsewhere)
@@ -477,8 +314,7 @@ def test_an_id_that_a_stranger_initialised_in_the_middle_of_the_commits_is_repai
     initialise_all(query, kafka, query.known()[1:2], commit=True)
     query.accept()  # a stranger's commit under our ids can't be told from one of ours that an older copy does not know
     query.finish()
-    repairs = [entry for entry in query.place.entries() if entry.kind == EntryKind.REPAIR]
-    assert [part["partition"] for entry in repairs for part in entry.body["parts"]] == [1]
+    assert query.repaired() == [1]
 
 
 def test_the_second_query_with_a_prefix_stops_the_first(kafka: Cluster, make_query: MakeQuery) -> None:
@@ -490,7 +326,7 @@ def test_the_second_query_with_a_prefix_stops_the_first(kafka: Cluster, make_que
     with pytest.raises(FencedError, match="PREFIX_TAKEN") as taken:
         running.run()
     assert first.prefix in str(taken.value)
-    second.check(second.work.expected)
+    second.check()
     first.accept()  # started again, when the other is gone
     first.finish()
 
@@ -516,20 +352,20 @@ def test_what_was_prepared_under_a_former_prefix_holds_no_reader_back(kafka: Clu
     renamed = replace(query.work, options={**query.work.options, "transactionalIdPrefix": f"{query.prefix}-renamed"})
     Engine(renamed).run()
     assert query.output.open_transactions() == []
-    query.check(query.work.expected)
+    query.check()
 
 
 # -- topics ---------------------------------------------------------------------------------------------------------
 
 
-def resolve(query: Query, part: str, decision: str) -> int:
+def resolve(query: KafkaQuery, part: str, decision: str) -> int:
     """What an operator does whom an error tells to; returns the command's status."""
     (checkpoint,) = query.place.ledger().unsettled()
     chosen = ["--checkpoint", str(checkpoint.id), "--part", part, "--as", decision]
     return main(["resolve", query.work.location, *chosen, "--yes"])
 
 
-def accept_loss(query: Query, stopped: AmbiguousOutcomeError) -> None:
+def accept_loss(query: KafkaQuery, stopped: AmbiguousOutcomeError) -> None:
     """Accept the loss of the part that an error names."""
     part = f"{stopped.parameters['batch']}/{stopped.parameters['partition']}"
     assert resolve(query, part, "accept-loss") == 0
@@ -556,7 +392,7 @@ def test_an_output_topic_that_was_created_again_after_the_decision_stops_the_que
     query = make_query(kafka)
     query.die("decision.written")
     topic = query.output.topic
-    query.forget_reader()
+    query.close()
     kafka.delete_topic(topic)
     kafka.create_topic(topic, partitions=query.work.partitions)
     named: list[int] = []

@@ -25,7 +25,8 @@ from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.engine import SCHEMA
-from integration.test_kafka_crashes import ABORT_SCAN, MakeQuery, Query, accept_loss, make_query
+from integration.engine_query import KafkaQuery
+from integration.test_kafka_crashes import ABORT_SCAN, MakeQuery, accept_loss, make_query
 from integration.topic_output import TopicOutput
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.entry import EntryKind
@@ -104,7 +105,7 @@ def test_a_part_that_is_aborted_from_outside_after_the_decision_is_written_again
     assert {EntryKind.VOID, EntryKind.VERDICT} & set(query.place.kinds())
 
 
-def while_paused(query: Query, point: str, meanwhile: Callable[[], None]) -> None:
+def while_paused(query: KafkaQuery, point: str, meanwhile: Callable[[], None]) -> None:
     """Run a driver, and do something while it stands at a point."""
     query.faults.arm(point, "pause")
     with ThreadPoolExecutor(1) as pool:
@@ -173,7 +174,7 @@ def test_decided_rows_that_a_broker_lost_with_its_disk_are_written_again(
     shutil.rmtree(lenient.data / "node-1" / "log" / f"{query.output.topic}-3")
     lenient.start()
     assert query.outcomes(query.known()) == [Outcome.LOST] * 3
-    query.forget_reader()  # it has read up to offsets that are no more
+    query.close()  # it has read up to offsets that are no more
     query.finish()
 
 
@@ -183,7 +184,7 @@ def test_decided_rows_that_an_unclean_leader_election_cut_off_are_written_again(
     unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     with Cluster(3, properties=ABORT_SCAN) as cluster:
         query = make_query(cluster, partitions=1)
-        query.forget_reader()
+        query.close()
         cluster.delete_topic(query.output.topic)
         first, second = place_topic(cluster, query.output.topic, unclean)
         cluster.kill(second)
@@ -385,7 +386,7 @@ def test_every_row_can_be_read_after_a_partition_had_no_leader_at_the_commit(
     """Brokers 4.3.0 and 4.3.1 leave the marker out (KAFKA-20734), 4.2.1 writes it when the leader is back."""
     with Cluster(3, version=version) as cluster:
         query = make_query(cluster, partitions=3)  # one replica each, a leader on every node
-        query.forget_reader()
+        query.close()
 
         def commit_without_a_leader() -> None:
             query.faults.arm("commit.done", "pause")
@@ -396,7 +397,7 @@ def test_every_row_can_be_read_after_a_partition_had_no_leader_at_the_commit(
             query.faults.resume("commit.done")
 
         while_paused(query, "decision.written", commit_without_a_leader)
-        query.check(query.work.expected)
+        query.check()
         query.check_nothing_lost()
         settled = [entry.body for entry in query.place.entries() if entry.kind == EntryKind.SETTLED]
         assert ("repaired" in settled[0]) is (version == "4.3.1")

@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,12 +19,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
-    ResourcePatternType,
-    ResourceType,
 )
 
 from connector.kafka.client.admin import KafkaAdmin
@@ -41,10 +33,7 @@ from integration.topic_output import nothing_is_ending
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import (
     AmbiguousOutcomeError,
-    FencedError,
-    OptionError,
     RetriableError,
-    RowRefusedError,
     StoreError,
     TransactionLostError,
 )
@@ -86,12 +75,10 @@ def proxied() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def older() -> Iterator[Cluster]:
-    """A cluster of before KIP-890, that forgets ids quickly and has an authorizer."""
+    """A cluster of before KIP-890, that forgets ids quickly."""
     properties = {
         "transactional.id.expiration.ms": "3000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
         "auto.create.topics.enable": "true",  # Kafka's own default
     }
     with Cluster(features={"transaction.version": 1}, properties=properties) as cluster:
@@ -235,37 +222,6 @@ def test_an_attempt_that_was_fenced_before_its_first_row_ends_no_other_attempts_
 # -- prepare, commit, abort -----------------------------------------------------------------------------------------
 
 
-def test_prepared_rows_are_invisible_until_they_are_committed(kafka: Cluster, sink: KafkaSink, topic: str) -> None:
-    handle = prepare(sink, "a", "b")
-    assert read(kafka.bootstrap_servers, topic) == []
-    found = state(sink, handle)
-    assert found.ready
-    assert found.seconds_left is not None
-    assert 880 < found.seconds_left <= 900
-    assert found.margin == 90
-    sink.commit([handle], CHECKPOINT)
-    await_rows(kafka.bootstrap_servers, topic, "a", "b")
-
-
-def test_a_prepared_transaction_survives_the_death_of_its_process(
-    kafka: Cluster, sink: KafkaSink, topic: str, prefix: str
-) -> None:
-    program = (
-        "import json, os, signal, sys\n"
-        "from integration.test_kafka_sink import make_sink, prepare\n"
-        "handle = prepare(make_sink(*sys.argv[1:]), 'kept')\n"
-        "print(json.dumps(handle), flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    command = [sys.executable, "-c", program, kafka.bootstrap_servers, topic, prefix]
-    died = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    handle: KafkaHandle = json.loads(died.stdout.splitlines()[-1])
-    assert state(sink, handle).ready
-    sink.commit([handle], CHECKPOINT)
-    await_rows(kafka.bootstrap_servers, topic, "kept")
-
-
 def test_closing_a_producer_aborts_its_transaction_and_dropping_it_does_not(kafka: Cluster, topic: str) -> None:
     """Guards FACTS: the sink must never call `Producer.close()`."""
     admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": kafka.bootstrap_servers}))
@@ -315,39 +271,6 @@ def test_commit_twice_and_from_another_process_shows_the_rows_once(
     other.close()
     await_rows(kafka.bootstrap_servers, topic, *(str(number) for number in range(30)))
     assert {found.outcome for found in sink.inspect(handles)} == {Outcome.COMMITTED}
-
-
-@pytest.mark.parametrize("version", [5, 4])
-def test_abort_twice_is_an_abort_and_nothing_can_commit_it_later(
-    kafka: Cluster, sink: KafkaSink, topic: str, version: int
-) -> None:
-    handle = prepare(sink, "gone")
-    handle["endTxnVersion"] = version
-    assert sink.abort([handle]) == []
-    assert sink.abort([handle]) == []
-    assert state(sink, handle).outcome is Outcome.LOST
-    with pytest.raises(TransactionLostError) as lost:
-        sink.commit([handle], CHECKPOINT)
-    assert lost.value.handles == [handle]
-    assert read(kafka.bootstrap_servers, topic) == []
-
-
-def test_abort_of_a_committed_transaction_returns_it(kafka: Cluster, sink: KafkaSink, topic: str) -> None:
-    handles = [prepare(sink, "committed", partition=0), prepare(sink, "aborted", partition=1)]
-    sink.commit(handles[:1], CHECKPOINT)
-    assert sink.abort(handles) == handles[:1]
-    await_rows(kafka.bootstrap_servers, topic, "committed")
-
-
-def test_one_lost_transaction_does_not_keep_the_others_from_being_committed(
-    kafka: Cluster, sink: KafkaSink, topic: str
-) -> None:
-    handles = [prepare(sink, str(number), partition=number) for number in range(4)]
-    sink.abort(handles[1:2])
-    with pytest.raises(TransactionLostError) as lost:
-        sink.commit(handles, CHECKPOINT)
-    assert lost.value.handles == handles[1:2]
-    await_rows(kafka.bootstrap_servers, topic, "0", "2", "3")
 
 
 @pytest.mark.parametrize("version", [5, 4])
@@ -548,17 +471,6 @@ def test_a_handle_of_another_cluster_or_format_is_never_judged(sink: KafkaSink) 
 # -- the network ----------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_whose_answer_is_lost_is_committed_once(proxied: Cluster, topic_name: str, prefix: str) -> None:
-    proxied.create_topic(topic_name)
-    sink = make_sink(proxied.proxy.bootstrap_servers, topic_name, prefix)
-    handles = [prepare(sink, str(number), partition=number) for number in range(5)]
-    fault = proxied.proxy.lose_answer(END_TXN, times=2)
-    sink.commit(handles, CHECKPOINT)
-    assert fault.hits == 2
-    await_rows(proxied.bootstrap_servers, topic_name, *"01234")
-    sink.close()
-
-
 @pytest.mark.parametrize(("version", "crosses"), [(5, False), (4, True)])
 def test_a_late_duplicate_commits_the_next_transaction_only_below_version_5(
     proxied: Cluster, topic_name: str, prefix: str, version: int, crosses: bool
@@ -592,20 +504,6 @@ def test_a_late_duplicate_commits_the_next_transaction_only_below_version_5(
     sink.close()
 
 
-def test_the_broker_may_be_killed_between_prepare_and_commit(topic_name: str, prefix: str) -> None:
-    with Cluster() as cluster:
-        cluster.create_topic(topic_name)
-        sink = make_sink(cluster.bootstrap_servers, topic_name, prefix)
-        handles = [prepare(sink, str(number), partition=number) for number in range(3)]
-        cluster.kill()
-        thread = threading.Thread(target=cluster.start)
-        thread.start()
-        sink.commit(handles, CHECKPOINT)
-        thread.join()
-        await_rows(cluster.bootstrap_servers, topic_name, "0", "1", "2")
-        sink.close()
-
-
 # -- sweep and prefix -----------------------------------------------------------------------------------------------
 
 
@@ -628,21 +526,6 @@ def test_the_sweep_leaves_known_transactions_and_foreign_prefixes_alone(
     assert read(kafka.bootstrap_servers, topic) == []
 
 
-def test_a_second_query_with_the_prefix_stops_the_first(
-    kafka: Cluster, sink: KafkaSink, topic: str, prefix: str
-) -> None:
-    mark = sink.guardRun(None)
-    assert sink.guardRun(mark) == mark
-    other = make_sink(kafka.bootstrap_servers, topic, prefix)
-    newer = other.guardRun(None)
-    assert newer != mark
-    with pytest.raises(FencedError, match="PREFIX_TAKEN") as taken:
-        sink.guardRun(mark)
-    assert prefix in str(taken.value)
-    assert other.guardRun(newer) == newer
-    other.close()
-
-
 def test_the_check_of_a_start_touches_neither_a_name_nor_its_transaction(
     sink: KafkaSink, topic: str, prefix: str, kafka: Cluster
 ) -> None:
@@ -659,24 +542,6 @@ def test_the_check_of_a_start_touches_neither_a_name_nor_its_transaction(
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_row_that_is_too_large_is_named_and_nothing_of_its_batch_is_visible(
-    kafka: Cluster, sink: KafkaSink, topic: str
-) -> None:
-    transaction = begin(sink)
-
-    def write() -> None:
-        sink.write(transaction, batch_of(["small", "x" * 2_000_000]))  # raises here if the broker answers soon
-        sink.preCommit(transaction)
-
-    with pytest.raises(RowRefusedError, match="ROW_TOO_LARGE") as refused:
-        write()
-    sink.rollback(transaction)
-    assert refused.value.parameters["size"] == 2_000_000 + len("key-") + 2_000_000
-    assert refused.value.parameters["partition"] in (0, 1)
-    assert read(kafka.bootstrap_servers, topic) == []
-    assert sink.sweep([], OVER) == 0
 
 
 def test_headers_partitions_topics_and_tombstones_arrive(kafka: Cluster, topic: str, prefix: str) -> None:
@@ -712,27 +577,6 @@ def test_headers_partitions_topics_and_tombstones_arrive(kafka: Cluster, topic: 
     assert (message.key(), message.value(), message.headers()) == (b"k1", None, [("h", b"1"), ("h", None)])
 
 
-def test_many_rows_keep_their_order_in_each_partition_however_small_the_queue(
-    kafka: Cluster, topic: str, prefix: str
-) -> None:
-    sink = make_sink(kafka.bootstrap_servers, topic, prefix, kafka_queue_buffering_max_messages="100")
-    values = [str(number) for number in range(5000)]
-    transaction = begin(sink)
-    sink.write(transaction, pa.RecordBatch.from_pydict({"key": ["same"] * 5000, "value": values}, schema=SCHEMA))
-    handle = sink.preCommit(transaction)
-    assert handle is not None
-    sink.commit([handle], CHECKPOINT)
-    sink.close()
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "t"})
-    consumer.assign([TopicPartition(topic, handle["written"][topic][0][0], 0)])
-    found: list[str] = []
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while len(found) < 5000 and time.monotonic() < deadline:
-        found += [(message.value() or b"").decode() for message in consumer.consume(5000, 0.2)]
-    consumer.close()
-    assert found == values
-
-
 def test_at_least_once_shows_its_rows_at_once_and_has_no_handle(kafka: Cluster, topic: str, prefix: str) -> None:
     sink = make_sink(kafka.bootstrap_servers, topic, prefix, deliveryGuarantee="at-least-once")
     assert sink.identify()["topic"] == topic
@@ -747,20 +591,6 @@ def test_at_least_once_shows_its_rows_at_once_and_has_no_handle(kafka: Cluster, 
 
 
 # -- bad input ------------------------------------------------------------------------------------------------------
-
-
-def test_identify_names_the_cluster_and_the_topic(sink: KafkaSink, topic: str) -> None:
-    identity = sink.identify()
-    assert identity["topic"] == topic
-    assert identity["topicId"] == str(uuid.UUID(identity["topicId"]))
-    assert len(identity["cluster"]) == 22
-
-
-def test_an_unknown_topic_is_refused_by_name(kafka: Cluster, prefix: str) -> None:
-    sink = make_sink(kafka.bootstrap_servers, "nowhere", prefix)
-    with pytest.raises(OptionError, match=r"UNKNOWN_TOPIC.*nowhere"):
-        sink.identify()
-    sink.close()
 
 
 def test_a_topic_of_the_column_that_does_not_exist_is_refused_before_a_broker_could_create_it(
@@ -794,25 +624,6 @@ def test_a_topic_that_is_gone_is_not_created_by_the_sink_s_own_clients(
         assert sink.preCommit(transaction) is not None
         sink.rollback(transaction)
     assert topic_name in admin.list_topics(timeout=10).topics
-
-
-def test_a_timeout_over_the_brokers_is_refused_with_both_numbers(kafka: Cluster, topic: str, prefix: str) -> None:
-    sink = make_sink(kafka.bootstrap_servers, topic, prefix, kafka_transaction_timeout_ms="900001")
-    with pytest.raises(OptionError, match=r"900001.*900000"):
-        sink.identify()
-    sink.close()
-
-
-def test_unreachable_brokers_are_refused_within_30_seconds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connector.kafka.client import brokers, connection
-
-    for module, name in ((brokers, "REACH_SECONDS"), (connection, "CONNECT_SECONDS")):
-        assert getattr(module, name) < 30
-        monkeypatch.setattr(module, name, 1.0)
-    before = threading.active_count()
-    with pytest.raises(StoreError, match=r"BROKERS_UNREACHABLE.*127\.0\.0\.1:1"):
-        make_sink("127.0.0.1:1", "topic", prefix).identify()
-    assert threading.active_count() <= before  # an admin that was idle for long has ended meanwhile
 
 
 def test_an_older_cluster_gets_version_4_and_is_fenced_by_init(older: Cluster, topic_name: str, prefix: str) -> None:
@@ -876,24 +687,3 @@ def write_until_refused(sink: KafkaSink, zombie: KafkaTransaction, row: pa.Recor
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         sink.write(zombie, row)
-
-
-def test_missing_rights_are_named(older: Cluster, topic_name: str, prefix: str) -> None:
-    older.create_topic(topic_name)
-    sink = make_sink(older.bootstrap_servers, topic_name, prefix)
-    client = AdminClient({"bootstrap.servers": older.bootstrap_servers})
-
-    def allow(resource: ResourceType, name: str, operation: AclOperation) -> None:
-        kind = (ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW)
-        for future in client.create_acls([AclBinding(resource, name, *kind)]).values():
-            future.result(DEADLINE_SECONDS)
-
-    assert sink.identify()["topic"] == topic_name
-    allow(ResourceType.TOPIC, topic_name, AclOperation.READ)
-    with pytest.raises(StoreError, match=f"MISSING_RIGHT.*WRITE on topic {topic_name}"):
-        sink.identify()
-    allow(ResourceType.TRANSACTIONAL_ID, f"{prefix}.run", AclOperation.DESCRIBE)
-    for check in (partial(sink.guardRun, None), partial(admin_of(sink).check_write, f"{prefix}.run")):
-        with pytest.raises(StoreError, match=r"MISSING_RIGHT.*WRITE on transactional id"):
-            check()
-    sink.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from connector.kafka.source.reading.fetch import KafkaInputPartition
 from connector.kafka.source.rows import all_columns, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
+from integration.topic_jobs import produce
 from transactional.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 
 Row = tuple[int, int, bytes | None]
 """Partition, offset, value."""
-
-
-def produce(kafka: Cluster, topic: str, values: Sequence[int], partitions: int = 2, **extra: Any) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in values:
-        producer.produce(topic, str(value).encode(), partition=value % partitions, **extra)
-    assert producer.flush(30) == 0
 
 
 def options_of(kafka: Cluster, topic: str, **more: str) -> dict[str, str]:
@@ -89,58 +82,6 @@ def test_every_batch_with_rows_gets_the_next_barrier_and_an_idle_one_gets_none(k
     assert [len(rows) for _, rows in batches] == [4, 4, 2]
     assert values([row for _, rows in batches for row in rows]) == list(range(10))
     assert batches[1][0]["start"] == batches[0][0]["topics"]
-
-
-def test_only_committed_rows_are_read_under_any_limit_and_ranges_may_end_in_a_gap(
-    kafka: Cluster, topic_name: str
-) -> None:
-    kafka.create_topic(topic_name, partitions=2)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic_name})
-    producer.init_transactions(30)
-    committed = []
-    for number in range(30):
-        producer.begin_transaction()
-        for value in range(number * 10, number * 10 + 1 + number % 7):
-            producer.produce(topic_name, str(value).encode(), partition=value % 2)
-            committed += [] if number % 3 == 1 else [value]
-        if number % 3 == 1:
-            producer.flush(30)
-            producer.abort_transaction(30)
-        else:
-            producer.commit_transaction(30)
-    # One stays open: nothing at or behind it may be read.
-    producer.begin_transaction()
-    producer.produce(topic_name, b"-5", partition=0)
-    producer.flush(30)
-    produce(kafka, topic_name, [1000], partitions=2)
-    produce(kafka, topic_name, [2001], partitions=2)
-
-    chance = random.Random(7)
-    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
-    from pyspark.sql.streaming.datasource import ReadMaxRows
-
-    read = [row for _, rows in batches_of(reader, lambda: ReadMaxRows(chance.randint(1, 40))) for row in rows]
-    assert values(read) == sorted([*committed, 2001])
-    for partition in (0, 1):
-        offsets = [offset for at, offset, _ in read if at == partition]
-        assert offsets == sorted(set(offsets))
-    producer.abort_transaction(30)
-
-
-def test_a_replay_of_the_first_batch_loses_nothing_with_latest(kafka: Cluster, topic_name: str) -> None:
-    kafka.create_topic(topic_name, partitions=2)
-    produce(kafka, topic_name, range(4))
-    first = reader_of(kafka, topic_name)
-    start = first.initialOffset()
-    produce(kafka, topic_name, range(4, 8))
-    end = first.latestOffset(start, ReadAllAvailable())
-    produce(kafka, topic_name, range(8, 12))
-    second = reader_of(kafka, topic_name)
-    later = second.initialOffset()
-    assert later != start
-    assert values(rows_between(second, later, end)) == [4, 5, 6, 7]
-    following = second.latestOffset(end, ReadAllAvailable())
-    assert values(rows_between(second, end, following)) == [8, 9, 10, 11]
 
 
 def test_json_starts_every_partition_where_it_says(kafka: Cluster, topic_name: str) -> None:
@@ -208,21 +149,6 @@ def test_available_now_stops_at_its_target_and_leaves_new_partitions_to_the_next
     assert start["topics"][topic_name] == {"0": 0}
 
 
-def test_partitions_that_are_added_while_a_query_runs_are_read(kafka: Cluster, topic_name: str) -> None:
-    """The client's list of a topic's partitions is minutes old; the brokers' is not."""
-    kafka.create_topic(topic_name)
-    produce(kafka, topic_name, range(5), partitions=1)
-    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadAllAvailable())
-    assert values(rows_between(reader, start, end)) == list(range(5))
-    add_partitions(kafka, topic_name, 2)
-    produce(kafka, topic_name, range(5, 9), partitions=2)
-    after = reader.latestOffset(end, ReadAllAvailable())
-    assert values(rows_between(reader, end, after)) == list(range(5, 9))
-    assert after["start"][topic_name] == {"0": 5, "1": 0}
-
-
 def batches_of_from(
     reader: BarrierKafkaStreamReader, start: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], list[Row]]]:
@@ -248,21 +174,6 @@ def wait_until(done: Callable[[], bool], seconds: float = 120) -> None:
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_the_groups_offsets_follow_the_batches(kafka: Cluster, topic_name: str) -> None:
-    kafka.create_topic(topic_name, partitions=2)
-    produce(kafka, topic_name, range(6))
-    reader = reader_of(kafka, topic_name, startingOffsets="earliest", **{"kafka.group.id": topic_name})
-    [(end, _)] = batches_of(reader)
-    reader.commit(end)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-
-    def committed() -> dict[int, int]:
-        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic_name)])[topic_name]
-        return {at.partition: at.offset for at in asked.result(30).topic_partitions}
-
-    wait_until(lambda: committed() == {0: 3, 1: 3})
 
 
 def test_offsets_of_another_application_in_a_named_group_are_left_as_they_are(kafka: Cluster, topic_name: str) -> None:
@@ -302,19 +213,6 @@ def test_a_consumer_is_used_again_by_the_next_task(kafka: Cluster, topic_name: s
         raise RuntimeError
     with borrow_consumer(config) as third:
         assert third is not failed
-
-
-def test_a_consumer_that_read_a_topic_of_another_id_is_not_used_again(kafka: Cluster, topic_name: str) -> None:
-    kafka.create_topic(topic_name)
-    config = reader_of(kafka, topic_name)._options.config
-    with borrow_consumer(config, topic_name, "one") as first:
-        pass
-    with borrow_consumer(config, "another", "two") as second:
-        assert second is first
-    with borrow_consumer(config, topic_name, "three") as third:
-        assert third is not first
-    with borrow_consumer(config, topic_name, "three") as fourth:
-        assert fourth is third
 
 
 def test_a_task_keeps_no_more_large_rows_in_memory_than_a_batch_may_hold(kafka: Cluster, topic_name: str) -> None:
@@ -364,15 +262,6 @@ def test_a_timestamp_or_header_that_no_column_holds_is_an_error_with_the_offset(
     start = reader.initialOffset()
     with pytest.raises(StoreError, match=rf"BAD_RECORD.*{other}-0 at offset 200 .*includeHeaders"):
         rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
-
-
-def test_no_client_is_pickled(kafka: Cluster, topic_name: str) -> None:
-    kafka.create_topic(topic_name)
-    reader = reader_of(kafka, topic_name)
-    reader.initialOffset()
-    assert reader._backlog._admin is not None
-    assert pickle.loads(pickle.dumps(reader))._backlog._admin is None
-    reader.stop()
 
 
 # -- in Spark -------------------------------------------------------------------------------------------------------
@@ -450,21 +339,6 @@ def test_partitions_added_while_a_query_runs_are_read_from_their_first_row(
     finally:
         query.stop()
     assert sorted(int(row.value) for rows in seen.values() for row in rows) == list(range(3, 12))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"kafka.bogus.setting": "1"}, r"INVALID_OPTION.*bogus\.setting"),
-        ({"barrierInterval": "1.5 s"}, r"INVALID_OPTION.*barrierInterval is '1\.5 s'.*30s"),
-    ],
-)
-def test_bad_input_is_refused_at_load(
-    kafka: Cluster, registered: SparkSession, topic_name: str, wrong: dict[str, str], told: str
-) -> None:
-    kafka.create_topic(topic_name)
-    with pytest.raises(Exception, match=rf"(?s){told}"):
-        load(registered, {**options_of(kafka, topic_name), **wrong})
 
 
 def test_partitions_whose_leaders_are_still_being_chosen_are_waited_for(kafka: Cluster, topic_name: str) -> None:

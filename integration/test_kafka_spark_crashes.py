@@ -4,54 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql.functions import window
 
 from integration.broker import Cluster
 from integration.driver_process import DriverProcess, Faults, Place, wait_until
-from integration.jobs import Job
 from integration.live_query import LiveQuery
-from integration.test_crash_matrix_files import ON_KAFKA, fail_in_one_session
-from integration.topic_output import COMMITTED, LiveReader, TopicOutput
-from transactional.faults import POINTS
+from integration.test_named_cases_files import ON_KAFKA
+from integration.topic_jobs import produce_keyed, topic_to_topic
+from integration.topic_output import COMMITTED, LiveReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def produce(kafka: Cluster, topic: str, values: Iterable[int]) -> None:
-    """Rows with a key each, in turn into two partitions."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in values:
-        producer.produce(topic, str(value).encode(), key=f"key-{value}".encode(), partition=value % 2)
-    assert producer.flush(30) == 0
-
-
-def topic_to_topic(kafka: Cluster, name: str, **source: str) -> tuple[Job, TopicOutput]:
-    """A job that copies ``<name>-in``, two partitions, into `name`, four, in micro-batches of ten rows."""
-    kafka.create_topic(f"{name}-in", partitions=2)
-    kafka.create_topic(name, partitions=4)
-    servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    job = Job(
-        "",
-        name,
-        name="kafka",
-        source={
-            **servers,
-            "subscribe": f"{name}-in",
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": "10",
-            **source,
-        },
-        sink={**servers, "transactionalIdPrefix": name},
-    )
-    return job, TopicOutput(kafka.bootstrap_servers, name, prefix=name)
 
 
 @pytest.mark.slow
@@ -61,7 +29,7 @@ def test_a_topic_is_copied_once_by_a_query_whose_every_life_is_killed_at_another
 ) -> None:
     """One place, a JVM a life; a plain consumer reads the output from the first life to the last."""
     job, output = topic_to_topic(kafka, topic_name)
-    produce(kafka, f"{topic_name}-in", range(job.batches * job.rows))
+    produce_keyed(kafka, f"{topic_name}-in", range(job.batches * job.rows))
     with closing(LiveReader(output)) as reader, DriverProcess(tmp_path, job, output) as driver:
         place = driver.place
 
@@ -115,18 +83,18 @@ def test_rows_produced_between_a_crash_in_the_first_batch_of_latest_and_the_rest
     """The replay begins where the first run began, not where ``latest`` is by then."""
     job, output = topic_to_topic(kafka, topic_name, startingOffsets="latest")
     source = f"{topic_name}-in"
-    produce(kafka, source, range(1000, 1010))  # before the query: not its rows
+    produce_keyed(kafka, source, range(1000, 1010))  # before the query: not its rows
     faults.arm("source.latest", "pause")
     faults.arm(point, "raise", times=4)  # two tasks, tried twice each
     with LiveQuery(spark, tmp_path, job, output) as query:
         query.start()
         wait_until(lambda: faults.fired("source.latest"), "where the query begins is fixed")
-        produce(kafka, source, range(rows_in_first))
+        produce_keyed(kafka, source, range(rows_in_first))
         faults.resume("source.latest")
         assert "InjectedFault" in query.wait_failed()
         faults.clear()
         assert query.place.committed() == -1
-        produce(kafka, source, range(rows_in_first, 30))
+        produce_keyed(kafka, source, range(rows_in_first, 30))
         query.start()
         query.query.processAllAvailable()
         query.stop()
@@ -162,7 +130,7 @@ def test_a_no_data_micro_batch_that_repeats_the_barrier_and_emits_windows_is_wri
         options = {**job.sink, "topic": job.output, "checkpointLocation": str(place.location)}
         return frame.writeStream.format("2pc-kafka").options(**options).start()
 
-    produce(kafka, f"{topic_name}-in", [1, 2, 15, 23, 31, 44, 58, 100])
+    produce_keyed(kafka, f"{topic_name}-in", [1, 2, 15, 23, 31, 44, 58, 100])
     faults.arm("decision.written", "pause")
     query = start()
     wait_until(lambda: faults.fired("decision.written"), "micro-batch 0, which closes no window yet")
@@ -184,32 +152,10 @@ def test_a_no_data_micro_batch_that_repeats_the_barrier_and_emits_windows_is_wri
         wait_until(output.is_quiet, "the markers")
         assert output.rows() == Counter([2, 1001, 2001, 3001, 4001, 5001])
         for value in (101, 131):  # a row that came a micro-batch after 131 would be late
-            produce(kafka, f"{topic_name}-in", [value])
+            produce_keyed(kafka, f"{topic_name}-in", [value])
         query.processAllAvailable()
     finally:
         query.stop()
     wait_until(output.is_quiet, "no open transaction, no reader held back")
     assert output.rows() == Counter([2, 1001, 2001, 3001, 4001, 5001, 10002])
     assert place.ledger().unsettled() == []
-
-
-# -- make matrix ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("action", ["kill", "raise"])
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("point", POINTS)
-def test_every_point_fails_once_and_twice_in_a_row_from_topic_to_topic_in_one_session(
-    kafka: Cluster,
-    spark: SparkSession,
-    topic_name: str,
-    tmp_path: Path,
-    faults: Faults,
-    point: str,
-    times: int,
-    action: str,
-) -> None:
-    job, output = topic_to_topic(kafka, topic_name)
-    produce(kafka, f"{topic_name}-in", range(job.batches * job.rows))
-    fail_in_one_session(LiveQuery(spark, tmp_path, job, output), faults, point, times, action)

@@ -8,8 +8,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,120 +16,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
-from barrier_kafka.reader import complete_offsets
 from connector.cli import main
 from integration.broker import Cluster
 from integration.driver_process import wait_until
-from integration.engine import Engine, MortalSink, Work
-from integration.engine_query import POINTS, EngineQuery
+from integration.engine import Engine, MortalSink
+from integration.engine_query import MarkedQuery, reader
 from integration.other_spark import ROOT
-from integration.topic_output import TopicOutput
 from transactional import faults
 from transactional.entry import EntryKind
 from transactional.errors import OptionError, StoreError
 
-PARTITIONS = 3
-
-
-class Query(EngineQuery):
-    """A query that writes a topic, and its marks to another."""
-
-    def __init__(self, kafka: Cluster, folder: Path, **changes: Any) -> None:
-        name = uuid.uuid4().hex[:8]
-        self.topic, self.barriers = f"rows-{name}", f"marks-{name}"
-        kafka.create_topic(self.topic, partitions=PARTITIONS)
-        self.servers = kafka.bootstrap_servers
-        options = {
-            "kafka.bootstrap.servers": self.servers,
-            "topic": self.topic,
-            "barrierTopic": self.barriers,
-            "transactionalIdPrefix": f"q-{name}",
-        }
-        work = Work(str(folder / f"location-{name}"), options, partitions=PARTITIONS, **changes)
-        super().__init__(work, TopicOutput(self.servers, self.topic, f"q-{name}"), folder)
-
-    def complete(self) -> dict[str, dict[int, int]]:
-        """Where the newest whole checkpoint ends."""
-        with closing(reader(self.servers)) as consumer:
-            return complete_offsets(consumer, self.barriers)
-
-    def whole(self) -> Counter[int]:
-        """What a reader sees that stops there; rows of whole checkpoints, each once."""
-        ends = self.complete().get(self.topic, {})
-        found: Counter[int] = Counter()
-        with closing(reader(self.servers)) as consumer:
-            for number, end in ends.items():
-                place = TopicPartition(self.topic, number, 0)
-                consumer.assign([place])
-                while consumer.position([place])[0].offset < end:
-                    message = consumer.poll(0.05)
-                    if message is not None and message.error() is None and (message.offset() or 0) < end:
-                        found[int(message.value() or b"")] += 1
-        rows = self.work.rows
-        assert found == Counter(range(found.total())), "whole checkpoints, in order"
-        assert found.total() % rows == 0, found
-        return found
-
-    def check(self) -> None:
-        """All rows are there, and the newest mark is behind the last."""
-        super().check()
-        assert self.whole().total() == self.work.expected
-
-
-def reader(servers: str) -> Consumer:
-    """A plain consumer."""
-    return Consumer({"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False})
-
-
-MakeQuery = Callable[..., Query]
+MakeQuery = Callable[..., MarkedQuery]
 
 
 @pytest.fixture
 def make_query(kafka: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeQuery]:
     monkeypatch.setenv(faults.VARIABLE, str(tmp_path / "faults"))
-    yield lambda **changes: Query(kafka, tmp_path, **changes)
+    yield lambda **changes: MarkedQuery(kafka, tmp_path, **changes)
     MortalSink.bury()
 
 
-MARKED = [
-    "commit.looked",
-    "decision.written",
-    "commit.one",
-    "commit.done",
-    "mark.published",
-    "settled.written",
-    "repair.handles",
-]
-"""Around the record: before it, between it and `settled`, and behind."""
-
-
-@pytest.mark.parametrize(("number", "point"), list(enumerate(MARKED)), ids=MARKED)
-def test_a_mark_is_where_a_whole_checkpoint_ends_wherever_the_driver_dies(
-    make_query: MakeQuery, number: int, point: str
-) -> None:
-    query = make_query(batches=3)
-    query.die_at(point, error=bool(number % 2))
-    query.whole()
-    query.finish()
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("how", ["death", "error", "kill"])
-@pytest.mark.parametrize("point", POINTS)
-def test_a_mark_is_where_a_whole_checkpoint_ends_after_one_and_two_deaths(
-    make_query: MakeQuery, point: str, how: str, times: int
-) -> None:
-    query = make_query()
-    for _ in range(times):
-        query.die_at(point, how == "error", kill=how == "kill")
-        query.whole()
-    query.finish()
-
-
-def marks_of(query: Query) -> list[dict[str, Any]]:
+def marks_of(query: MarkedQuery) -> list[dict[str, Any]]:
     """All records of the barrier topic."""
     with closing(reader(query.servers)) as consumer:
         place = TopicPartition(query.barriers, 0, 0)
@@ -231,7 +138,7 @@ def test_a_mark_lies_behind_the_rows_although_a_lost_attempt_holds_readers_back(
                 lost.append(Producer({"bootstrap.servers": query.servers, "transactional.id": name, "log_level": 0}))
                 lost[0].init_transactions()
                 lost[0].begin_transaction()
-                for partition in range(PARTITIONS):
+                for partition in range(query.PARTITIONS):
                     lost[0].produce(query.topic, b"-1", partition=partition)
                 assert lost[0].flush(30) == 0
             return super()._rows(batch)

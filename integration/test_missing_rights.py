@@ -13,7 +13,7 @@ from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.secured import Right, grant
 from integration.test_bad_input import assert_empty, assert_told, failure, start, unreadable
-from integration.test_kafka_source import produce
+from integration.topic_jobs import produce
 from integration.topic_output import TopicOutput
 
 if TYPE_CHECKING:

@@ -8,25 +8,36 @@ import os
 import shutil
 import threading
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import AnalysisException
 
 from connector.spark.host import data_source_for
+from integration.crash_matrix import POINTS
 from integration.driver_process import DEADLINE, DriverProcess, Faults, FolderOutput, Place, wait_until
 from integration.file_sink import FileSink, committed_rows, pending_files
 from integration.jobs import TWO_HOSTS, Job
 from integration.live_query import LiveQuery
 from integration.probed_sink import ProbedFileSink, calls, gate
-from transactional.entry import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROBED = {"format": ProbedFileSink.name()}
+
+ON_KAFKA = frozenset(
+    {
+        "task.written",
+        "task.prepared",
+        "commit.looked",
+        "decision.written",
+        "commit.one",
+        "commit.done",
+        "settled.written",
+    }
+)
+"""Points at which `test_kafka_spark_crashes` kills a JVM, too."""
 
 
 def folder_of(query: LiveQuery | DriverProcess) -> Path:
@@ -36,6 +47,62 @@ def folder_of(query: LiveQuery | DriverProcess) -> Path:
 
 def aborted_files(folder: Path) -> list[str]:
     return sorted(os.listdir(folder / "aborted"))
+
+
+# -- lives in a row ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(900)
+def test_a_query_whose_every_life_ends_at_the_next_fault_point_writes_every_row_once(tmp_path: Path) -> None:
+    """One place, a life for each point that is not `ON_KAFKA`; what one death leaves is what the next life recovers."""
+    with DriverProcess(tmp_path, Job("", "", batches=5)) as driver:
+        place = driver.place
+
+        def die(point: str) -> None:
+            """Live until the point kills the JVM."""
+            driver.faults.arm(point, "kill-jvm")
+            driver.start()
+            driver.wait_death(point)
+            place.check_partial(driver.expected)
+
+        def lose_what_is_pending() -> None:
+            pending = place.output.open_transactions()
+            assert pending
+            place.output.lose(pending)
+
+        # Nothing is decided: every life writes micro-batch 0 anew.
+        for point in ("recovery.claimed", "recovery.swept", "task.begun", "commit.called"):
+            die(point)
+            assert place.output.rows() == {}
+            assert "decided" not in place.kinds()
+
+        # The create of the decision succeeds, its answer never comes. (The first create of a life is that of its run.)
+        driver.faults.arm("commit.looked", "pause")
+        driver.start()
+        driver.wait_fired("commit.looked")
+        driver.faults.arm("journal.created", "kill-jvm")
+        driver.faults.resume("commit.looked")
+        driver.wait_death("journal.created")
+        assert place.kinds()[-1] == "decided"
+
+        die("recovery.settling")  # of micro-batch 0, just decided
+        die("decision.written")  # of micro-batch 1
+        assert place.kinds()[-1] == "decided"
+        die("commit.one")  # in its recovery: one of its two transactions
+        assert len(place.output.open_transactions()) == 1
+        lose_what_is_pending()
+        die("repair.verdict")
+        die("repair.handles")
+        die("mark.published")  # in the recovery of the repaired one
+        assert place.kinds()[-1] != "settled"
+        driver.faults.arm("task.written", "raise")
+        die("abort.journalled")  # of the next micro-batch
+        assert place.kinds()[-1] == "aborted"
+
+        assert {name.rsplit(".", 2)[0] for name in driver.faults.fired()} | ON_KAFKA == set(POINTS)
+        assert driver.faults.armed() == []
+        driver.finish()
 
 
 # -- who calls what, where ------------------------------------------------------------------------------------------
@@ -199,16 +266,6 @@ def run_three(spark: SparkSession, folder: Path) -> LiveQuery:
     return query
 
 
-def test_a_copied_location_is_refused_and_the_way_out_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    origin = run_three(spark, tmp_path)
-    shutil.copytree(origin.job.location, tmp_path / "copy")
-    with LiveQuery(spark, tmp_path, replace(origin.job, location=str(tmp_path / "copy"))) as copy:
-        error = copy.start().wait_failed()
-    assert "LOCATION_MOVED" in error
-    assert "--as-is" in error
-    origin.place.check_whole(origin.expected)
-
-
 def test_a_location_whose_offsets_and_commits_were_deleted_is_refused_and_the_way_out_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -237,52 +294,6 @@ def test_a_restored_backup_of_the_journal_is_refused_and_the_way_out_is_named(
     assert "BATCHES_NOT_ACCOUNTED" in error
     assert "--as-is" in error
     query.place.check_partial(query.expected)
-
-
-def test_a_journal_of_a_newer_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    query = run_three(spark, tmp_path)
-    last = query.place.entries()[-1].number
-    log = Path(query.job.location) / "barrier" / "log"
-    newer = json.loads((log / f"{last}.json").read_text()) | {"format": FORMAT + 1, "number": last + 1}
-    (log / f"{last + 1}.json").write_text(json.dumps(newer))
-    error = query.start().wait_failed()
-    assert "FORMAT_UNKNOWN" in error
-    assert f"format {FORMAT + 1}" in error
-
-
-def test_a_location_that_is_set_for_the_session_only_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    spark.dataSource.register(data_source_for(FileSink))
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "5").load()
-    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "cp"))
-    try:
-        query = stream.writeStream.format(FileSink.name()).option("path", str(tmp_path / "out")).start()
-        wait_until(lambda: not query.isActive, "refusal")
-    finally:
-        spark.conf.unset("spark.sql.streaming.checkpointLocation")
-    assert "MISSING_OPTION" in str(query.exception())
-    assert 'option("checkpointLocation", ...) on the writer' in str(query.exception())
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_location_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    spark.dataSource.register(data_source_for(FileSink))
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "5").load()
-    writer = stream.writeStream.format(FileSink.name()).option("path", str(tmp_path / "out"))
-    with pytest.raises(AnalysisException, match="checkpointLocation"):  # Spark's own
-        writer.start()
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_complete_output_mode_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    spark.dataSource.register(data_source_for(FileSink))
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "5").load()
-    counts = stream.groupBy("value").count()
-    writer = counts.writeStream.format(FileSink.name()).outputMode("complete")
-    query = writer.options(checkpointLocation=str(tmp_path / "cp"), path=str(tmp_path / "out")).start()
-    wait_until(lambda: not query.isActive, "refusal")
-    assert "OUTPUT_MODE" in str(query.exception())
-    assert 'does not support outputMode("complete")' in str(query.exception())
-    assert not (tmp_path / "out").exists()
 
 
 # -- tasks that run twice -------------------------------------------------------------------------------------------

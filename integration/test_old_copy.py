@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,44 +17,31 @@ from typing import Any
 import pytest
 
 from connector.cli import main
-from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.kafka.sink.transactional_ids import run_id
 from connector.location.location import CheckpointLocation
 from connector.savepoints.manifest import read
 from connector.savepoints.restore import Restore
 from integration.broker import Cluster
-from integration.driver_process import Faults, Place, wait_until
-from integration.engine import SCHEMA, Engine, MortalSink, Work
-from integration.topic_output import TopicOutput
+from integration.driver_process import wait_until
+from integration.engine import Engine, MortalSink
+from integration.engine_query import KafkaQuery
 from transactional import faults
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.entries import Fact, MarkTaken
 from transactional.errors import LocationError
 from transactional.faults import InjectedFault
 from transactional.journal import Journal
-from transactional.sink import Options, TransactionContext
+from transactional.sink import TransactionContext
 
 BATCHES = 5
 
 
-class Query:
+class Query(KafkaQuery):
     """A query whose location is copied and put back."""
 
-    def __init__(self, kafka: Cluster, topic: str, folder: Path) -> None:
-        kafka.create_topic(topic, partitions=2)
-        self.kafka, self.folder, self.location = kafka, folder, folder / "location"
-        options = {
-            "kafka.bootstrap.servers": kafka.bootstrap_servers,
-            "topic": topic,
-            "transactionalIdPrefix": f"p-{topic}",
-        }
-        self.work = Work(str(self.location), options, batches=BATCHES, partitions=2)
-        self.output = TopicOutput(kafka.bootstrap_servers, topic, f"p-{topic}")
-        self.place = Place(self.location, self.output)
-
-    def engine(self, **options: str) -> Engine:
-        """A new driver."""
-        return Engine(replace(self.work, options={**self.work.options, **options}))
+    def __init__(self, kafka: Cluster, folder: Path) -> None:
+        super().__init__(kafka, folder, partitions=2, batches=BATCHES)
+        self.folder, self.location = folder, self.place.location
 
     def copy(self) -> None:
         shutil.rmtree(self.folder / "copy", ignore_errors=True)
@@ -78,9 +66,11 @@ class Query:
 
 
 @pytest.fixture
-def query(kafka: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
+def query(kafka: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
     monkeypatch.setenv(faults.VARIABLE, str(tmp_path / "faults"))
-    yield Query(kafka, topic_name, tmp_path)
+    found = Query(kafka, tmp_path)
+    yield found
+    found.close()
     MortalSink.bury()
 
 
@@ -103,12 +93,9 @@ def test_a_copy_that_was_made_while_the_query_ran_on_is_refused(query: Query) ->
     query.must_refuse(3)
 
 
-def test_a_copy_with_a_decision_that_was_not_settled_yet_is_refused(query: Query, tmp_path: Path) -> None:
-    faults_ = Faults(tmp_path / "faults")
+def test_a_copy_with_a_decision_that_was_not_settled_yet_is_refused(query: Query) -> None:
     query.engine().run(1)
-    faults_.arm("decision.written", "raise")
-    with pytest.raises(InjectedFault):
-        query.engine().run(2)
+    query.die("decision.written")
     query.copy()
     query.engine().run(3)
     query.put_back()
@@ -132,17 +119,12 @@ def test_who_has_accepted_the_copy_goes_on_with_it(query: Query) -> None:
 @pytest.mark.parametrize(
     "point", ["recovery.claimed", "recovery.swept", "decision.written", "commit.one", "commit.done"]
 )
-def test_a_query_that_died_goes_on(query: Query, tmp_path: Path, point: str) -> None:
+def test_a_query_that_died_goes_on(query: Query, point: str) -> None:
     """Twice at each point: what a dead driver has committed or initialised is no other place's."""
-    faults_ = Faults(tmp_path / "faults")
     query.engine().run(1)
     for _ in range(2):
-        faults_.arm(point, "raise")
-        with pytest.raises(InjectedFault):
-            query.engine().run(3)
-        assert faults_.armed() == []
-    query.engine().run()
-    query.place.check_whole(query.work.expected)
+        query.die(point)
+    query.finish()
 
 
 def test_a_query_that_died_between_its_init_and_its_mark_goes_on(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,27 +142,26 @@ def test_a_query_that_died_between_its_init_and_its_mark_goes_on(query: Query, m
             with pytest.raises(InjectedFault):
                 query.engine().run(2)
     query.engine().run(2)
-    query.engine().run()
-    query.place.check_whole(query.work.expected)
+    query.finish()
 
 
 def test_another_prefix_and_the_former_one_again_are_no_other_place_s(query: Query) -> None:
     query.engine().run(1)
-    other = f"{query.work.options['transactionalIdPrefix']}-other"
+    other = f"{query.prefix}-other"
     query.engine(transactionalIdPrefix=other).run(2)
     query.engine().run(3)
     query.engine(transactionalIdPrefix=other).run(4)
-    query.engine().run()
-    query.place.check_whole(query.work.expected)
+    query.finish()
 
 
 def test_a_driver_that_changes_its_settings_is_no_other_place_s(query: Query) -> None:
     engine = query.engine()
     engine.run(2)
-    changed = query.engine(**{"kafka.linger.ms": "1"})
+    other: dict[str, Any] = {"kafka.linger.ms": "1"}
+    changed = query.engine(**other)
     changed._driver = engine._driver
     changed.run()
-    query.place.check_whole(query.work.expected)
+    query.check()
 
 
 def test_a_copy_is_refused_by_a_stop_too(query: Query, tmp_path: Path) -> None:
@@ -211,7 +192,7 @@ def test_a_claim_does_not_make_an_older_copy_the_query(query: Query, tmp_path: P
         assert main(restore) == 0
     else:
         if what == "new location, closed":
-            Faults(tmp_path / "faults").arm("restore.copied", "raise")
+            query.faults.arm("restore.copied", "raise")
             with pytest.raises(InjectedFault):
                 Restore(str(tmp_path / "saved"), CheckpointLocation(str(new)), True).run()
         else:
@@ -250,9 +231,8 @@ def test_a_claimed_query_goes_on_whatever_runs_its_origin_had_since_the_savepoin
 
 def test_the_broker_says_of_a_committed_transaction_when_it_began(query: Query) -> None:
     """What the stamp of a checkpoint rests on."""
-    sink = KafkaSink(Options(query.work.options), SCHEMA)
-    prefix = query.work.options["transactionalIdPrefix"]
-    try:
+    prefix = query.prefix
+    with closing(query.sink()) as sink:
         transaction = sink.beginTransaction(TransactionContext("q", 0, 0, 0, prefix, "n"))
         sink.write(transaction, next(query.work.task(0, 0)))
         handle = sink.preCommit(transaction)
@@ -263,5 +243,3 @@ def test_the_broker_says_of_a_committed_transaction_when_it_began(query: Query) 
         wait_until(lambda: admin.describe([name])[name].state == "CompleteCommit", "the commit")
         assert admin.describe([name])[name].started_ms == sink.stamp([handle]) > 0
         assert run_id(prefix) not in admin.describe([run_id(prefix)])
-    finally:
-        sink.close()

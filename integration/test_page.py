@@ -20,7 +20,7 @@ from integration.debian import UnpackedPackage, is_debian, unpacked
 from integration.driver_process import DriverProcess, wait_until
 from integration.other_spark import ROOT
 from integration.served import Served
-from integration.test_kafka_spark_crashes import produce, topic_to_topic
+from integration.topic_jobs import produce_keyed, topic_to_topic
 
 pytestmark = pytest.mark.skipif(not is_debian(), reason="Chromium and promtool are taken from Debian's packages")
 
@@ -154,7 +154,7 @@ def test_a_query_that_is_killed_is_followed_on_the_page_and_counted_as_its_judge
     topic_name = location.name
     job, output = topic_to_topic(kafka, topic_name)
     job = replace(job, batches=8, location=str(location))
-    produce(kafka, f"{topic_name}-in", range(job.batches * job.rows))
+    produce_keyed(kafka, f"{topic_name}-in", range(job.batches * job.rows))
     with (
         DriverProcess(tmp_path, job, output) as driver,
         Served(str(driver.place.location)) as served,

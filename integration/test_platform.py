@@ -4,78 +4,22 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from integration.broker import Cluster
+from integration.crash_matrix import PLAIN, SUPERVISED, nothing_is_open
 from integration.driver_process import DriverProcess, wait_until
-from integration.test_crash_matrix_files import POINTS, PROVOKED_BY, REPAIRS
-from integration.test_interval_crashes import interval_job, pile_up
-from integration.test_kafka_spark_crashes import produce
+from integration.test_interval_crashes import pile_up
 from integration.test_rewind import barrier
-from integration.test_supervisor import nothing_is_open
+from integration.topic_jobs import interval_job, produce_keyed
 
 SECONDS = 180.0
-PLAIN = ("-m", "integration.jobs")
-SUPERVISED = ("-m", "integration.supervised")
 PAGE = Path(__file__).parent.parent / "docs" / "recover.md"
 
 # -- SIGTERM to a supervised driver -----------------------------------------------------------------------------------
-
-
-def terminate_at(driver: DriverProcess, point: str) -> None:
-    """One life that gets SIGTERM while something stands still at the point."""
-    before = len(driver.faults.fired(point))
-    resumed = driver.faults.folder / f"{point}.resume"
-    resumed.unlink(missing_ok=True)
-    driver.faults.arm(point, "pause")
-    driver.start()
-    driver.wait_fired(point, before + 1)
-    driver.signal()
-    driver.faults.resume(point)
-    assert driver.wait_exit(SECONDS) == 0, driver.tail()
-    driver.faults.clear()
-    nothing_is_open(driver.place)
-    driver.place.check_partial(driver.expected)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_supervised_driver_that_gets_sigterm_leaves_nothing_open(tmp_path: Path) -> None:
-    """At every point, with both signals, and what comes after: `make matrix`; in a session: test_supervisor."""
-    with DriverProcess(tmp_path, program=SUPERVISED) as driver:
-        terminate_at(driver, "task.written")
-
-
-@pytest.mark.matrix
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-@pytest.mark.parametrize("point", POINTS)
-def test_a_signal_at_every_point_leaves_nothing_open(tmp_path: Path, point: str, number: signal.Signals) -> None:
-    with DriverProcess(tmp_path) as driver:
-        if point in (*REPAIRS, "recovery.settling"):
-            before = PROVOKED_BY[point][0]
-            driver.faults.arm(before, "kill-jvm")
-            driver.start()
-            driver.wait_death(before)
-            if point in REPAIRS:
-                driver.place.output.lose(driver.place.output.open_transactions())
-        if point == "abort.journalled":
-            driver.faults.arm("task.written", "raise")
-        driver.program = SUPERVISED
-        driver.faults.arm(point, "pause")
-        driver.start()
-        driver.wait_fired(point)
-        driver.signal(number)
-        driver.faults.resume(point)
-        assert driver.wait_exit(SECONDS) == 0, driver.tail()
-        driver.faults.clear()
-        nothing_is_open(driver.place)
-        driver.program = PLAIN
-        driver.finish()
 
 
 @pytest.mark.matrix
@@ -107,7 +51,9 @@ def test_a_driver_on_kafka_that_gets_sigterm_leaves_no_transaction_of_its_prefix
 ) -> None:
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
     job = replace(job, batches=1000)
-    produce(kafka, f"{topic_name}-in", range(300))  # thirty micro-batches: it passes the point again, however far it is
+    produce_keyed(
+        kafka, f"{topic_name}-in", range(300)
+    )  # thirty micro-batches: it passes the point again, however far it is
     with DriverProcess(tmp_path, job, output, program=SUPERVISED) as driver:
         driver.start()
         pile_up(driver.place, 2)
@@ -193,7 +139,7 @@ def test_a_query_that_was_down_for_longer_than_its_timeout_goes_back_before_its_
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, "1 min", batches=4 if decided else 50)
     # A checkpoint has to close at half of it: time for two micro-batches, on a busy machine too.
     job = replace(job, batches=1000, sink={**job.sink, "kafka.transaction.timeout.ms": "120000"})
-    produce(kafka, f"{topic_name}-in", range(100))
+    produce_keyed(kafka, f"{topic_name}-in", range(100))
     with DriverProcess(tmp_path, job, output) as driver:
         driver.start()
         pile_up(driver.place, 2)  # of a decided one the first is of one micro-batch: it would be repaired in place
@@ -216,7 +162,7 @@ def test_a_query_with_state_is_taken_back_between_two_drivers(kafka: Cluster, to
     """`supervise` can't do it, because the driver holds the state."""
     job, output = interval_job(kafka, topic_name, "2pc-delta", tmp_path, batches=50)
     job = replace(job, name="counted", batches=1000)
-    produce(kafka, f"{topic_name}-in", range(100))
+    produce_keyed(kafka, f"{topic_name}-in", range(100))
     with DriverProcess(tmp_path, job, output, program=SUPERVISED) as driver:
         driver.start()
         pile_up(driver.place, 3)

@@ -17,8 +17,8 @@ from integration.broker import Cluster
 from integration.delta_output import DeltaOutput
 from integration.driver_process import DriverProcess, Faults, Place, wait_until
 from integration.live_query import LiveQuery
-from integration.test_interval_crashes import finish, interval_job, only_decided_rows_are_seen, pile_up
-from integration.test_kafka_spark_crashes import produce, topic_to_topic
+from integration.test_interval_crashes import finish, only_decided_rows_are_seen, pile_up
+from integration.topic_jobs import interval_job, produce_keyed, topic_to_topic
 from transactional.faults import VARIABLE
 from transactional.ledger import CheckpointRecord
 
@@ -71,7 +71,7 @@ def test_prepared_micro_batches_that_were_lost_are_named_and_written_again(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
-    produce(kafka, f"{topic_name}-in", range(300))
+    produce_keyed(kafka, f"{topic_name}-in", range(300))
     with LiveQuery(spark, tmp_path, job, output) as query, only_decided_rows_are_seen(query.place):
         query.start()
         pile_up(query.place, 4)
@@ -147,7 +147,7 @@ def test_a_decision_over_ten_micro_batches_of_which_all_was_committed_needs_no_r
 def ten_decided(kafka: Cluster, spark: SparkSession, topic: str, folder: Path, faults: Faults, point: str) -> LiveQuery:
     """A query that failed there, with a decision over ten micro-batches that is not settled."""
     job, output = interval_job(kafka, topic, "2pc-kafka", folder, batches=TEN)
-    produce(kafka, f"{topic}-in", range(300))
+    produce_keyed(kafka, f"{topic}-in", range(300))
     query = LiveQuery(spark, folder, job, output)
     query.start()
     pile_up(query.place, TEN - 1)
@@ -173,7 +173,7 @@ def test_a_query_that_was_down_for_longer_than_the_timeout_comes_back(
     # The interval is below half of the timeout, and long enough for three micro-batches, on a busy machine too.
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, interval="45s", batches=50)
     job = replace(job, sink={**job.sink, "kafka.transaction.timeout.ms": "100000"})
-    produce(kafka, f"{topic_name}-in", range(300))
+    produce_keyed(kafka, f"{topic_name}-in", range(300))
     with LiveQuery(spark, tmp_path, job, output) as query, only_decided_rows_are_seen(query.place):
         query.start()
         pile_up(query.place, 3)
@@ -221,7 +221,7 @@ def test_a_stateful_query_that_was_killed_goes_back_three_checkpoints_with_its_t
 ) -> None:
     """RocksDB holds a count per key; 20 micro-batches, kill -9, back, on: table and state as if nothing had been."""
     job, _ = topic_to_topic(kafka, topic_name)
-    produce(kafka, f"{topic_name}-in", range(300))
+    produce_keyed(kafka, f"{topic_name}-in", range(300))
     conf = {
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
         "RocksDBStateStoreProvider"
@@ -257,7 +257,7 @@ def test_going_back_behind_what_a_topic_holds_writes_exactly_the_named_rows_agai
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
     job, output = topic_to_topic(kafka, topic_name)
-    produce(kafka, f"{topic_name}-in", range(60))
+    produce_keyed(kafka, f"{topic_name}-in", range(60))
     with LiveQuery(spark, tmp_path, replace(job, batches=6), output) as query:
         query.finish()
         place = query.place

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from connector.location.location import CheckpointLocation
@@ -26,10 +25,10 @@ from integration.driver_process import FolderOutput, wait_until
 from integration.file_sink import FileSink
 from integration.jobs import JOBS, Job
 from integration.live_query import LiveQuery
-from integration.test_interval_crashes import interval_job, pile_up
-from integration.test_kafka_spark_crashes import produce
+from integration.test_interval_crashes import pile_up
 from integration.test_rewind import barrier
 from integration.test_spark_rewind import STORES, settings
+from integration.topic_jobs import interval_job, produce, produce_keyed
 from integration.topic_output import TopicOutput
 from tests.connector.cli_place import answer
 
@@ -43,14 +42,6 @@ def command(*words: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def produce_to(kafka: Cluster, topic: str, values: Iterable[int], partitions: int) -> None:
-    """Rows in turn into the partitions."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in values:
-        producer.produce(topic, str(value).encode(), partition=value % partitions)
-    assert producer.flush(30) == 0
 
 
 def distinct_job(kafka: Cluster, topic: str, folder: Path) -> Job:
@@ -89,12 +80,12 @@ def test_a_stateful_query_goes_on_elsewhere_with_more_source_partitions_and_othe
     """Output and state equal those of an undisturbed run: each number once, all of them known."""
     monkeypatch.setattr(restore, "repartition", partial(repartition, session=spark))
     job = distinct_job(kafka, topic_name, tmp_path)
-    produce_to(kafka, topic_name, [*range(100), *range(50)], 2)
+    produce(kafka, topic_name, [*range(100), *range(50)], 2)
     with settings(spark, STORES["rocksdb-changelog"]), LiveQuery(spark, tmp_path / "old", job) as query:
         query.start()
         query.query.processAllAvailable()
         early = take(query.job.location, str(tmp_path / "early"))
-        produce_to(kafka, topic_name, range(100, 120), 2)
+        produce(kafka, topic_name, range(100, 120), 2)
         query.query.processAllAvailable()
         query.stop()
         new = str(tmp_path / "new" / "checkpoint")
@@ -107,7 +98,7 @@ def test_a_stateful_query_goes_on_elsewhere_with_more_source_partitions_and_othe
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.create_partitions([NewPartitions(topic_name, 4)])[topic_name].result(30)
         wait_until(lambda: len(admin.list_topics(topic_name).topics[topic_name].partitions) == 4, "new partitions")
-        produce_to(kafka, topic_name, [*range(60, 200), *range(200)], 4)
+        produce(kafka, topic_name, [*range(60, 200), *range(200)], 4)
         how = ("--claim", "--shuffle-partitions", "3", "--yes")
         status, done, _ = answer(capsys, "restore", saved.path, new, *how)
         assert (status, done["repartitioned"]) == (0, saved.batch + 1)
@@ -141,7 +132,7 @@ def test_a_copy_and_its_original_run_side_by_side_without_touching_each_other(
     assert isinstance(output, TopicOutput)
     copies = f"{topic_name}-copy"
     kafka.create_topic(copies, partitions=2)
-    produce(kafka, f"{topic_name}-in", range(200))
+    produce_keyed(kafka, f"{topic_name}-in", range(200))
     with LiveQuery(spark, tmp_path / "original", job, output) as original:
         original.start()
         pile_up(original.place, 3)
@@ -161,7 +152,7 @@ def test_a_copy_and_its_original_run_side_by_side_without_touching_each_other(
             assert copy.query.exception() is None
         assert set(output.open_transactions()) >= opened, "the copy's sweep leaves them alone"
         assert original.query.isActive
-        produce(kafka, f"{topic_name}-in", range(200, 220))
+        produce_keyed(kafka, f"{topic_name}-in", range(200, 220))
         original.query.processAllAvailable()
         original.stop()
         original.start(trigger="availableNow")
@@ -179,7 +170,7 @@ def test_a_query_whose_place_is_claimed_under_it_stops_and_nothing_is_doubled(
 ) -> None:
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
     assert isinstance(output, TopicOutput)
-    produce(kafka, f"{topic_name}-in", range(150))
+    produce_keyed(kafka, f"{topic_name}-in", range(150))
     with LiveQuery(spark, tmp_path / "old", job, output) as query:
         query.start()
         pile_up(query.place, 2)
@@ -192,7 +183,7 @@ def test_a_query_whose_place_is_claimed_under_it_stops_and_nothing_is_doubled(
         command("rewind", query.job.location, "--to", str(saved.checkpoint), "--query-stopped", "--yes")
         assert not output.open_transactions(), "what was prepared there is given up"
         command("restore", saved.path, new, "--claim", "--yes")
-        produce(kafka, f"{topic_name}-in", range(150, 180))
+        produce_keyed(kafka, f"{topic_name}-in", range(150, 180))
         assert "LOCATION_MOVED_ON" in query.wait_failed()
     with LiveQuery(spark, tmp_path / "new", job, output) as moved:
         moved.start(trigger="availableNow", source={**job.source, "maxOffsetsPerTrigger": "1000"})
@@ -211,7 +202,7 @@ def test_a_repartition_that_a_user_runs_on_a_stopped_query_is_accepted(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, partitions: int
 ) -> None:
     job = distinct_job(kafka, topic_name, tmp_path)
-    produce_to(kafka, topic_name, range(100), 2)
+    produce(kafka, topic_name, range(100), 2)
     with settings(spark, STORES["rocksdb"]), LiveQuery(spark, tmp_path, job) as query:
         run_to_the_end(query)
         location = CheckpointLocation(query.job.location)
@@ -219,7 +210,7 @@ def test_a_repartition_that_a_user_runs_on_a_stopped_query_is_accepted(
         manager: Any = spark._streamingCheckpointManager
         manager.repartition(query.job.location, partitions)
         assert newest(location, "commits") == last + 1
-        produce_to(kafka, topic_name, [*range(50, 150)], 2)
+        produce(kafka, topic_name, [*range(50, 150)], 2)
         run_to_the_end(query)
         assert FolderOutput(tmp_path / "output").rows() == Counter(range(150))
         found = [c for c in query.place.ledger().checkpoints.values() if c.reason == "REPARTITION"]
@@ -228,7 +219,7 @@ def test_a_repartition_that_a_user_runs_on_a_stopped_query_is_accepted(
         command("stop", query.job.location, "--query-stopped")
         command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), "--claim", "--yes")
         with LiveQuery(spark, tmp_path / "new", job) as moved:
-            produce_to(kafka, topic_name, range(160), 2)
+            produce(kafka, topic_name, range(160), 2)
             run_to_the_end(moved)
         assert FolderOutput(tmp_path / "output").rows() == Counter(range(160))
 
@@ -284,13 +275,13 @@ def test_a_copy_goes_on_with_the_state_of_every_store_when_its_original_is_gone(
         "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
     }
     with settings(spark, conf), LiveQuery(spark, tmp_path / "old", job) as query:
-        produce_to(kafka, topic_name, range(100), 2)
+        produce(kafka, topic_name, range(100), 2)
         query.start()
         query.query.processAllAvailable()
-        produce_to(kafka, topic_name, range(50, 120), 2)
+        produce(kafka, topic_name, range(50, 120), 2)
         query.query.processAllAvailable()
         saved = take(query.job.location, str(tmp_path / "saved"))
-        produce_to(kafka, topic_name, range(50, 140), 2)
+        produce(kafka, topic_name, range(50, 140), 2)
         query.query.processAllAvailable()
         query.stop()
         query.place.location.rename(tmp_path / "gone")
@@ -300,7 +291,7 @@ def test_a_copy_goes_on_with_the_state_of_every_store_when_its_original_is_gone(
         status, _, said = answer(capsys, "restore", saved.path, str(new), "--no-claim", "--yes", *partitions)
         assert status == 0, said
         with LiveQuery(spark, tmp_path / "new", replace(job, output=str(tmp_path / "copies"))) as copy:
-            produce_to(kafka, topic_name, range(150), 2)
+            produce(kafka, topic_name, range(150), 2)
             run_to_the_end(copy)
         assert FolderOutput(tmp_path / "output").rows() == Counter(range(140))
         assert FolderOutput(tmp_path / "copies").rows() == Counter(range(120, 150))
@@ -311,7 +302,7 @@ def test_spark_cuts_the_state_of_the_default_store_never_and_says_so_before_anyt
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = distinct_job(kafka, topic_name, tmp_path)
-    produce_to(kafka, topic_name, range(10), 2)
+    produce(kafka, topic_name, range(10), 2)
     with LiveQuery(spark, tmp_path / "old", job) as query:
         run_to_the_end(query)
         command("stop", query.job.location, "--query-stopped", "--savepoint", str(tmp_path / "saved"))
@@ -329,7 +320,7 @@ def test_the_command_cuts_the_state_anew_in_a_session_of_its_own(
 ) -> None:
     """Also where the path has characters that Spark's repartition percent-encodes."""
     job = distinct_job(kafka, topic_name, tmp_path)
-    produce_to(kafka, topic_name, range(100), 2)
+    produce(kafka, topic_name, range(100), 2)
     with settings(spark, STORES["rocksdb"]), LiveQuery(spark, tmp_path / "old", job) as query:
         run_to_the_end(query)
         command("stop", query.job.location, "--query-stopped", "--savepoint", str(tmp_path / "saved"))
@@ -340,7 +331,7 @@ def test_the_command_cuts_the_state_anew_in_a_session_of_its_own(
         assert done["repartitioned"] == saved.batch + 1
         assert [path.name for path in new.iterdir()] == ["checkpoint"]
         with LiveQuery(spark, new, job) as moved:
-            produce_to(kafka, topic_name, range(120), 2)
+            produce(kafka, topic_name, range(120), 2)
             run_to_the_end(moved)
     assert FolderOutput(tmp_path / "output").rows() == Counter(range(120))
 
@@ -357,12 +348,12 @@ def test_a_topic_that_the_restored_query_does_not_read_any_more_is_left_behind_o
     other = f"{topic_name}-other"
     kafka.create_topic(other, partitions=1)
     both = replace(job, source={**job.source, "subscribe": f"{topic_name},{other}"})
-    produce_to(kafka, topic_name, range(20), 2)
-    produce_to(kafka, other, range(20, 30), 1)
+    produce(kafka, topic_name, range(20), 2)
+    produce(kafka, other, range(20, 30), 1)
     with LiveQuery(spark, tmp_path / "old", both) as query:
         run_to_the_end(query)
         saved = take(query.job.location, str(tmp_path / "saved"))
-    produce_to(kafka, topic_name, range(40), 2)
+    produce(kafka, topic_name, range(40), 2)
     new = str(tmp_path / "new" / "checkpoint")
     moved = LiveQuery(spark, tmp_path / "new", replace(job, output=str(tmp_path / "copies")))
     assert answer(capsys, "restore", saved.path, new, "--no-claim", "--yes")[0] == 0

@@ -43,7 +43,7 @@ from integration.demo.report import tally
 from integration.demo.trial import Trial
 from integration.secured import PASSWORD, Right, SecuredCluster, grant, revoke
 from integration.test_bad_input import assert_empty, failure, start, unreadable
-from integration.test_kafka_source import produce
+from integration.topic_jobs import produce
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import StoreError
 from transactional.sink import Options, TransactionContext

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import psycopg
@@ -124,12 +124,6 @@ class Side:
             connection.close()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresqlServer]:
-    with PostgresqlServer() as server:
-        yield server
-
-
 def operation(dice: random.Random) -> tuple[str, Callable[[ControlTables, Any], Any]]:
     """Return one thing that a sink does, and what it is called."""
     nonces = dice.sample(NONCES, dice.randint(1, 3))
@@ -155,12 +149,12 @@ def operation(dice: random.Random) -> tuple[str, Callable[[ControlTables, Any], 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(4))
-def test_random_statements_of_several_sessions_are_answered_alike(server: PostgresqlServer, seed: int) -> None:
+def test_random_statements_of_several_sessions_are_answered_alike(postgresql: PostgresqlServer, seed: int) -> None:
     dice = random.Random(seed)
-    with server.connect() as connection:
+    with postgresql.connect() as connection:
         for name in CONTROL_TABLES:
             connection.execute(f"DROP TABLE IF EXISTS {name}")
-    sides = [Side(Real(server.url)), Side(Simulated())]
+    sides = [Side(Real(postgresql.url)), Side(Simulated())]
     done: list[str] = []
     met: set[str] = set()
     try:

@@ -26,7 +26,8 @@ from connector.kafka.source.read_options import GROUP_ID, READ_OPTIONS, parse_re
 from connector.kafka.source.rows import all_columns, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
-from integration.test_kafka_source import add_partitions, collect, load, produce, reader_of, rows_between, wait_until
+from integration.test_kafka_source import add_partitions, collect, load, reader_of, rows_between, wait_until
+from integration.topic_jobs import produce
 from transactional.errors import OptionError, StoreError
 from transactional.testing.clock import FakeClock
 

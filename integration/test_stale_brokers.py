@@ -22,7 +22,8 @@ from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
 from integration.broker import Cluster
 from integration.proxy import FETCH, LIST_OFFSETS, METADATA, Change, KafkaProxy
-from integration.test_kafka_source import produce, rows_between, values
+from integration.test_kafka_source import rows_between, values
+from integration.topic_jobs import produce
 
 UNKNOWN_TOPIC = 3
 

@@ -14,7 +14,7 @@ import pytest
 from integration.broker import Cluster
 from integration.driver_process import DriverProcess, wait_until
 from integration.standalone import StandaloneCluster
-from integration.test_kafka_spark_crashes import produce, topic_to_topic
+from integration.topic_jobs import produce_keyed, topic_to_topic
 from integration.topic_output import COMMITTED, LiveReader
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(900)]
@@ -29,7 +29,7 @@ def test_a_topic_is_copied_once_while_executor_worker_master_and_driver_are_kill
     job, output = topic_to_topic(kafka, topic_name)
     with StandaloneCluster(tmp_path / "cluster") as cluster:
         job = replace(job, batches=BATCHES, master=cluster.address, conf=SETTINGS)
-        produce(kafka, f"{topic_name}-in", range(job.batches * job.rows))
+        produce_keyed(kafka, f"{topic_name}-in", range(job.batches * job.rows))
         with closing(LiveReader(output)) as reader, DriverProcess(tmp_path, job, output) as driver:
 
             def goes_on() -> None:

@@ -13,14 +13,13 @@ import pytest
 from connector.operations.signals import StopWish
 from connector.operations.supervised_query import supervise
 from integration.broker import Cluster
+from integration.crash_matrix import POINTS, REPAIRS, nothing_is_open, provoke
 from integration.driver_process import Faults, Place, wait_until
 from integration.jobs import Job, start
 from integration.live_query import LiveQuery
-from integration.test_crash_matrix_files import POINTS as FILE_POINTS
-from integration.test_crash_matrix_files import provoke
-from integration.test_interval_crashes import finish, interval_job, pile_up
-from integration.test_kafka_spark_crashes import produce
+from integration.test_interval_crashes import finish, pile_up
 from integration.test_rewind import barrier, lose_all
+from integration.topic_jobs import interval_job, produce_keyed
 from transactional.restart import FixedDelay, NoRestart, RestartStrategy
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ SECONDS = 180.0
 
 QUICK = ("recovery.claimed", "task.written", "commit.one")
 """Points of `make test`: in planning, in a task, in the middle of a commit."""
-
-LATE = ("task.begun", "task.prepared")
-
-REPAIRS = ("repair.verdict", "repair.handles")
 
 
 class Supervised:
@@ -91,15 +86,6 @@ def supervised(
         found.wish.ask()
         found.wish.ask()
         found.end()
-
-
-def nothing_is_open(place: Place) -> None:
-    """As it has to be after a stop."""
-    wait_until(place.output.is_quiet, "nothing is open")
-    ledger = place.ledger()
-    assert (ledger.undecided(), ledger.unsettled()) == ([], [])
-    if ledger.newest_run is not None:
-        assert ledger.newest_run.ended is not None
 
 
 def test_a_query_that_fails_by_plan_is_started_as_often_as_its_strategy_says(
@@ -172,7 +158,7 @@ def stop_at(spark: SparkSession, folder: Path, faults: Faults, point: str, times
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param(point, marks=[] if point in QUICK else [pytest.mark.matrix]) for point in FILE_POINTS]
+    "point", [pytest.param(point, marks=[] if point in QUICK else [pytest.mark.matrix]) for point in POINTS]
 )
 def test_a_stop_that_is_asked_for_at_any_step_leaves_nothing_open(
     spark: SparkSession, tmp_path: Path, faults: Faults, point: str
@@ -229,7 +215,7 @@ def test_a_query_whose_prepared_transactions_were_lost_goes_back_by_itself_and_i
 ) -> None:
     """The interval is five minutes: nobody waits for its end."""
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
-    produce(kafka, f"{topic_name}-in", range(100))
+    produce_keyed(kafka, f"{topic_name}-in", range(100))
     with LiveQuery(spark, tmp_path, job, output) as query:
         query.start()
         pile_up(query.place, 3)
@@ -279,7 +265,7 @@ def test_a_stop_on_kafka_leaves_no_transaction_of_the_prefix_open(
     if point == "prepared.written" and interval == "0":
         pytest.skip("every micro-batch closes a checkpoint")
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, interval, batches=50)
-    produce(kafka, f"{topic_name}-in", range(100))
+    produce_keyed(kafka, f"{topic_name}-in", range(100))
     with LiveQuery(spark, tmp_path, job, output) as query:
         query.start(sink={**job.sink, "retainedCheckpoints": "50"})  # other settings: the next start claims a run
         wait_until(lambda: query.place.ledger().accounted >= 2, "some micro-batches")
@@ -293,7 +279,7 @@ def test_a_stop_in_the_commit_of_a_long_checkpoint_on_kafka_leaves_nothing_open(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults, point: str
 ) -> None:
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, "5 min", batches=4)
-    produce(kafka, f"{topic_name}-in", range(100))
+    produce_keyed(kafka, f"{topic_name}-in", range(100))
     with LiveQuery(spark, tmp_path, job, output) as query:
         stop_on_kafka_at(point, spark, query, faults)
 
@@ -306,7 +292,7 @@ def test_a_stop_in_the_middle_of_a_rewind_leaves_nothing_open(
     own = Faults(tmp_path / "own-faults")
     monkeypatch.setenv("BARRIER_FAULTS", str(own.folder))
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
-    produce(kafka, f"{topic_name}-in", range(100))
+    produce_keyed(kafka, f"{topic_name}-in", range(100))
     with LiveQuery(spark, tmp_path, job, output) as query:
         query.start()
         pile_up(query.place, 3)

@@ -24,7 +24,8 @@ from connector.transactions.clusters import clusters_of
 from connector.transactions.ending import abort
 from integration.broker import Cluster
 from integration.driver_process import wait_until
-from integration.test_kafka_crashes import MakeQuery, Query, make_query
+from integration.engine_query import KafkaQuery
+from integration.test_kafka_crashes import MakeQuery, make_query
 from integration.test_kafka_markers import Hanging, admin, lenient, prepare, while_paused
 from integration.test_missing_rights import Users, guarded, users
 from tests.connector.cli_place import answer, dead_process
@@ -36,14 +37,10 @@ __all__ = ["admin", "guarded", "lenient", "make_query", "users"]
 DEAD = dead_process()
 
 
-def die_as(query: Query, process: Mapping[str, Any], *points: str) -> None:
+def die_as(query: KafkaQuery, process: Mapping[str, Any], *points: str) -> None:
     """Let a driver die that the journal takes for this process."""
     with mock.patch.object(hosted_sink, "driver_process", return_value=dict(process)):
         query.die(*points)
-
-
-def servers_of(query: Query) -> str:
-    return query.work.options["kafka.bootstrap.servers"]
 
 
 @pytest.fixture
@@ -266,7 +263,7 @@ def test_a_marker_that_a_broker_left_out_is_explained_and_a_reader_goes_on_after
     """KAFKA-20734, with the brokers that have it: a partition has no leader when the query commits, and the query dies then."""
     with Cluster(3, version="4.3.1") as cluster:
         query = make_query(cluster, partitions=3)  # one replica each, a leader on every node
-        query.forget_reader()
+        query.close()
 
         def commit_without_a_leader() -> None:
             query.faults.arm("commit.done", "raise")

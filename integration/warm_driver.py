@@ -19,8 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from integration import ragged_source  # noqa: F401 - registers its job
 from integration.driver_process import DEADLINE, Faults
 from integration.jobs import Job, build_session, jvm_options, parse, start
@@ -145,15 +143,6 @@ class WarmDriver:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.frozen = False
-
-    def is_still(self) -> bool:
-        """Whether every process of it stands."""
-        assert self._process is not None
-        states = set()
-        for pid in session_members(self._process.pid):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                states.add(psutil.Process(pid).status())
-        return states <= {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
 
 
 def main(arguments: list[str]) -> None:

@@ -24,8 +24,8 @@ CLAIMS_HEAD = """\
 <!-- Written by python -m tests.proof_page, from tests/claims.json. -->
 
 The claims of each page, with the tests that would fail if they were wrong. A single test is given by its name
-(`grep -rn NAME tests integration`), a whole file by its path. `make test` runs all tests except those that are marked `matrix`;
-`make matrix` runs these. What was tried beyond that: [proof.md](proof.md).
+(`grep -rn NAME tests integration`), a whole file by its path. `make test` runs all tests except those that are marked `matrix`
+and not `quick`; `make matrix` runs all that are marked `matrix`. What was tried beyond that: [proof.md](proof.md).
 """
 
 

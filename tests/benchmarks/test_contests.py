@@ -9,8 +9,6 @@ import pytest
 from integration.benchmarks.contests import CONTESTS, FLINK, TUNED_PRODUCER, Contestant
 from integration.benchmarks.queries import Query, rows_per_second
 
-EVERYONE = [each for contest in CONTESTS.values() for each in contest]
-
 
 def asked(contestant: Contestant) -> Query:
     """Return what an engine gets: the query has travelled as JSON."""

@@ -20,3 +20,9 @@ class CommitsBeforeTheDecision(CheckpointCoordinator):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._decision = CommitsFirst(self._session)
+
+
+class AbortIgnoresTheDecision(CheckpointCoordinator):
+    def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
+        self._sink._abort([handle for m in messages if m is not None for handle in m.handles], "abort")  # type: ignore[attr-defined]
+        super().abort(messages, batch)

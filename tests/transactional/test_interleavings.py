@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.transactional.interleaving import LAST, FoldingJournal, Parts, Violation, World, run
-from tests.transactional.planted import CommitsBeforeTheDecision
+from tests.transactional.planted import AbortIgnoresTheDecision, CommitsBeforeTheDecision
 from transactional.checkpoint import Acknowledgement
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.journal import Journal, MemoryJournalStore
@@ -114,12 +114,6 @@ def test_the_schedules_reach_what_they_should() -> None:
 
 
 # -- planted bugs -------------------------------------------------------------------------------------------------------
-
-
-class AbortIgnoresTheDecision(CheckpointCoordinator):
-    def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
-        self._sink._abort([handle for m in messages if m is not None for handle in m.handles], "abort")  # type: ignore[attr-defined]
-        super().abort(messages, batch)
 
 
 class AbortIsNotJournalled(CheckpointCoordinator):

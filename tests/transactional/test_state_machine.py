@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from tests.transactional.planted import CommitsBeforeTheDecision
+from tests.transactional.planted import AbortIgnoresTheDecision, CommitsBeforeTheDecision
 from tests.transactional.state_machine import (
     PARTITIONS,
     Execution,
@@ -385,12 +385,6 @@ def quiet() -> Iterator[None]:
 
 
 # -- planted bugs -------------------------------------------------------------------------------------------------------
-
-
-class AbortIgnoresTheDecision(CheckpointCoordinator):
-    def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
-        self._sink._abort([handle for m in messages if m is not None for handle in m.handles], "abort")  # type: ignore[attr-defined]
-        super().abort(messages, batch)
 
 
 class SweepForgets(WatchedSink):

@@ -260,20 +260,13 @@ def test_the_lost_part_of_a_part_committed_decision_is_repaired_alone() -> None:
     assert query.kinds()[-3:] == [EntryKind.VERDICT, EntryKind.REPAIR, EntryKind.SETTLED]
 
 
-def test_a_repair_with_other_rows_is_refused_with_both_figures() -> None:
+@pytest.mark.parametrize("others", [(0, 1), (1,)], ids=["all", "the lost part"])
+def test_a_repair_with_other_rows_is_refused_with_both_figures(others: Sequence[int]) -> None:
     query = lost_after_decision(committed=[1])
     plan = query.plan(0, "B")
+    messages = [query.task(plan, partition, row=5 if partition in others else 0) for partition in range(2)]
     with pytest.raises(ReplayMismatchError, match=r"digest 0.*digest 5"):
-        query.commit(query.tasks(plan, row=5), 0, "B")
-    assert query.rows() == [0]
-
-
-def test_a_repair_of_which_only_the_lost_part_has_other_rows_is_refused() -> None:
-    query = lost_after_decision(committed=[1])
-    plan = query.plan(0, "B")
-    same, other = query.tasks(plan), query.tasks(plan, row=5)
-    with pytest.raises(ReplayMismatchError, match=r"digest 0.*digest 5"):
-        query.commit([same[0], other[1]], 0, "B")
+        query.commit(messages, 0, "B")
     assert query.rows() == [0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -173,8 +173,3 @@ class FakeCluster:
             self.fates[producer, place.number] = Fate.COMMITTED if commit else Fate.ABORTED
         self.when_marked()
         return self.marker_code
-
-
-def fates_of(kinds: Mapping[int, Fate], producer: int = PRODUCER) -> dict[tuple[int, int], Fate]:
-    """Fates of one producer's transaction by partition."""
-    return {(producer, partition): fate for partition, fate in kinds.items()}
