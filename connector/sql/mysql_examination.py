@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from connector.sql.mysql_table import Flavour, Target, has_trigger
+from connector.sql.dialect import Target
+from connector.sql.mysql_table import Column, Mysql
 from transactional.finding import Finding, good, problem, unknown, warning
 
 __all__ = ["examine_database"]
 
 
 def examine_database(
-    cursor: Any, described: str, target: Target | None, key: Sequence[str], flavour: Flavour, galera: bool
+    cursor: Any, described: str, target: Target[Column] | None, key: Sequence[str], dialect: Mysql, galera: bool
 ) -> Iterator[Finding]:
     """Look at a server and a table."""
 
@@ -44,7 +45,7 @@ def examine_database(
         "rights", "Whether this user may create and write is not checked here.", "The query's start checks it."
     )
     if target is not None:
-        yield from _triggers(cursor, target, flavour)
+        yield from _triggers(cursor, target, dialect)
     if target is not None and not key:
         written = {column.name for column in target.columns if not column.counted}
         for index in target.keys:
@@ -57,8 +58,8 @@ def examine_database(
                 )
 
 
-def _triggers(cursor: Any, target: Target, flavour: Flavour) -> Iterator[Finding]:
-    has = has_trigger(cursor, target, flavour)
+def _triggers(cursor: Any, target: Target[Column], dialect: Mysql) -> Iterator[Finding]:
+    has = dialect.has_trigger(cursor, target)
     if has:
         yield warning(
             "database",

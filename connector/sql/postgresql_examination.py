@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from connector.sql.postgresql_table import Target, quoted
+from connector.sql.postgresql_table import Postgresql, Target
 from transactional.finding import Finding, good, problem, warning
 
 __all__ = ["examine_database"]
@@ -74,12 +74,12 @@ def examine_database(
 
 
 def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) -> Iterator[Finding]:
-    if ask("SELECT to_regnamespace(%s)", quoted(schema)) is None:
+    if ask("SELECT to_regnamespace(%s)", Postgresql.quoted(schema)) is None:
         if not ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
             yield problem(
                 "rights",
                 f"The schema {schema} is not there, and this user may not create it.",
-                f"CREATE SCHEMA {quoted(schema)}, and GRANT CREATE, USAGE on it to this user.",
+                f"CREATE SCHEMA {Postgresql.quoted(schema)}, and GRANT CREATE, USAGE on it to this user.",
                 "MISSING_DDL",
             )
             return
@@ -87,7 +87,7 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
         yield problem(
             "rights",
             f"This user may not use the schema {schema}.",
-            f"GRANT USAGE ON SCHEMA {quoted(schema)} to this user.",
+            f"GRANT USAGE ON SCHEMA {Postgresql.quoted(schema)} to this user.",
         )
         return
     if target is not None:
@@ -105,9 +105,9 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
 def _unique(target: Target, key: Sequence[str]) -> Iterator[Finding]:
     columns = [target.column(name) for name in key]
     own = frozenset(column.name for column in columns if column is not None)
-    for names in target.keys:
-        if names != own:
-            text = ", ".join(sorted(names))
+    for index in target.keys:
+        if index.columns != own:
+            text = ", ".join(sorted(index.columns))
             yield warning(
                 "database",
                 f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
