@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
-from transactional.transaction import TransactionContext
+from transactional import TransactionContext
 
 __all__ = ["AT_ONCE", "CONTROL_TABLES", "TRANSACTIONS", "ControlTables", "Cursor", "Prepared", "marks", "portions"]
 

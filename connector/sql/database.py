@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import tenacity
 
+from transactional import RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.clock import Deadline, SystemClock
-from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.secrets import without_named_secrets
 
 __all__ = ["Connection", "Database", "Owner", "plain", "sqlstate", "standard_error"]

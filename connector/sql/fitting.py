@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from connector.sql.dialect import AnyColumn, Dialect, Target, is_array
-from transactional.errors import OptionError, RowRefusedError
+from connector.sql.dialect import AnyColumn, Dialect, Index, Target, is_array
+from transactional import Finding, OptionError, RowRefusedError
+from transactional.finding import warning
 
-__all__ = ["create_statement", "fit", "in_micros", "staging_name"]
+__all__ = ["create_statement", "fit", "in_micros", "staging_name", "unique_warnings"]
 
 
 def _mismatch(dialect: Dialect[Any], reason: str, **parameters: Any) -> OptionError:
@@ -119,3 +120,14 @@ def staging_name(table: str, *about: object) -> str:
     mark = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
     plain = re.sub(r"[^A-Za-z0-9_]", "", table)[:40]
     return f"staged_{plain}_{mark}"
+
+
+def unique_warnings(target: Target[Any], indexes: Iterable[Index]) -> Iterator[Finding]:
+    """Warn of unique indexes that no upsert makes room in."""
+    for index in indexes:
+        text = ", ".join(sorted(index.columns))
+        yield warning(
+            "database",
+            f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
+            f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
+        )

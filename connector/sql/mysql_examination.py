@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from connector.sql.dialect import Target
+from connector.sql.fitting import unique_warnings
 from connector.sql.mysql_table import Column, Mysql
-from transactional.finding import Finding, good, problem, unknown, warning
+from transactional import Finding
+from transactional.finding import good, problem, unknown, warning
 
 __all__ = ["examine_database"]
 
@@ -48,14 +50,7 @@ def examine_database(
         yield from _triggers(cursor, target, dialect)
     if target is not None and not key:
         written = {column.name for column in target.columns if not column.counted}
-        for index in target.keys:
-            if index.columns <= written:
-                text = ", ".join(sorted(index.columns))
-                yield warning(
-                    "database",
-                    f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
-                    f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
-                )
+        yield from unique_warnings(target, (index for index in target.keys if index.columns <= written))
 
 
 def _triggers(cursor: Any, target: Target[Column], dialect: Mysql) -> Iterator[Finding]:

@@ -14,11 +14,9 @@ from connector.sql.mysql_rows import as_values
 from connector.sql.mysql_table import NAME, Column, Mysql
 from connector.sql.mysql_url import named, parse_mysql_url
 from connector.sql.staged_sink import StagedHandle, StagedTransaction
-from connector.sql.table_sink import TableSink, literal
+from connector.sql.table_sink import Staged, TableSink, literal
 from connector.sql.write_options import MYSQL_OPTIONS
-from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
-from transactional.finding import Finding
-from transactional.sink import Options
+from transactional import Finding, Options, RowRefusedError, StoreError, TwoPhaseCommitError
 
 __all__ = ["MysqlSink"]
 
@@ -50,6 +48,7 @@ IDLE_LIMITS: Final = (
     "idle_readonly_transaction_timeout",
     "idle_write_transaction_timeout",
 )
+
 """MariaDB's, for transactions that wait."""
 
 STATES: Final[Mapping[int, str]] = {
@@ -244,8 +243,8 @@ class MysqlSink(TableSink):
                 cursor, more = self.database.begin(TRIAL_SECONDS), handle["more"]
                 target = self.look_up(cursor)
                 if target is not None and self.dialect.has_trigger(cursor, target) is False:
-                    names, nonces = list(more["columns"]), [handle["nonce"]]
-                    self.insert(cursor, target, handle["staging"], names, more["key"], nonces, f" LIMIT {TRIED}")
+                    staged = Staged(handle["staging"], list(more["columns"]), more["key"], [handle["nonce"]])
+                    self.insert(cursor, target, staged, f" LIMIT {TRIED}")
             except Exception as problem:
                 found = self.translated(problem)
                 if found is None or (found.condition in REFUSED and problem.args[0] not in NO_PARENT):
@@ -260,26 +259,17 @@ class MysqlSink(TableSink):
         if self.look_up_whole(cursor) is None:
             raise self.refusal("the table is not there any more")
 
-    def insert(
-        self,
-        cursor: Any,
-        target: Target[Column],
-        staging: str,
-        written: Sequence[str],
-        key: Sequence[str],
-        nonces: Sequence[str],
-        more: str = "",
-    ) -> tuple[int, int | None]:
+    def insert(self, cursor: Any, target: Target[Column], staged: Staged, more: str = "") -> tuple[int, int | None]:
         """Insert the staged rows of one transaction."""
-        names, (nonce,) = list(map(self.dialect.quoted, written)), nonces
+        names, (nonce,) = list(map(self.dialect.quoted, staged.names)), staged.nonces
         statement = (
             f"INSERT INTO {target.name} ({', '.join(names)}) SELECT {', '.join(f's.{name}' for name in names)} "
-            f"FROM {staging} AS s WHERE s.barrier_nonce = {literal(nonce)} ORDER BY s.barrier_row{more}"
+            f"FROM {staged.staging} AS s WHERE s.barrier_nonce = {literal(nonce)} ORDER BY s.barrier_row{more}"
         )
-        if key:  # which is set, too: one that is equal may be spelled otherwise
+        if staged.key:  # which is set, too: one that is equal may be spelled otherwise
             statement += " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
         taken = int(cursor.execute(statement))
-        return taken, taken if key else None  # the server counts a replaced row twice
+        return taken, taken if staged.key else None  # the server counts a replaced row twice
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
         """Delete staged rows: of one transaction after the other, by the index, as a scan waits for what open tasks insert."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from connector.sql import dialect
 from connector.sql.dialect import OWN_COLUMNS, Index, Kind, Target, is_bytes, is_moment, is_text
 from connector.sql.mysql_url import named
-from transactional.errors import OptionError
+from transactional import OptionError
 
 __all__ = ["NAME", "Column", "Mysql"]
 
@@ -193,7 +193,7 @@ class Mysql(dialect.Dialect[Column]):
         return False if cursor.fetchone() else None
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
-        """Return why values of a type can't go into a column as they are; see there."""
+        """Return why values of a type can't go into a column as they are."""
         if pa.types.is_nested(kind):
             return "has to be converted, with to_json for a column of type json or text"
         if pa.types.is_decimal(kind):

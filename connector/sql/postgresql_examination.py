@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from connector.sql.fitting import unique_warnings
 from connector.sql.postgresql_table import Postgresql, Target
-from transactional.finding import Finding, good, problem, warning
+from transactional import Finding
+from transactional.finding import good, problem, warning
 
 __all__ = ["examine_database"]
 
@@ -55,7 +57,8 @@ def examine_database(
                 f"{target.name} is UNLOGGED: a crash of the server empties it, and the rows are not written again.",
                 f"ALTER TABLE {target.name} SET LOGGED.",
             )
-        yield from _unique(target, key)
+        own = {column.name for name in key if (column := target.column(name)) is not None}
+        yield from unique_warnings(target, (index for index in target.keys if index.columns != own))
         stopping = [text for (text,) in cursor.execute(STOPPING, {"target": target.oid}).fetchall()]
         if stopping:
             yield warning(
@@ -100,16 +103,3 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
             )
             return
     yield good("rights", "all that the sink needs")
-
-
-def _unique(target: Target, key: Sequence[str]) -> Iterator[Finding]:
-    columns = [target.column(name) for name in key]
-    own = frozenset(column.name for column in columns if column is not None)
-    for index in target.keys:
-        if index.columns != own:
-            text = ", ".join(sorted(index.columns))
-            yield warning(
-                "database",
-                f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
-                f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
-            )

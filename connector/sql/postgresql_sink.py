@@ -17,10 +17,9 @@ from connector.sql.dialect import OWN_COLUMNS, is_bytes, is_text
 from connector.sql.postgresql_examination import examine_database
 from connector.sql.postgresql_table import NAME, Column, Postgresql, Target
 from connector.sql.staged_sink import StagedHandle, StagedTransaction
-from connector.sql.table_sink import TableSink, literal
+from connector.sql.table_sink import Staged, TableSink, literal
 from connector.sql.write_options import POSTGRESQL_OPTIONS
-from transactional.finding import Finding
-from transactional.sink import Options, TransactionContext
+from transactional import Finding, Options, TransactionContext
 
 __all__ = ["PostgresqlSink"]
 
@@ -77,6 +76,7 @@ ONE_CREATES: Final = "SELECT pg_advisory_xact_lock(hashtextextended('barrier-kaf
 SERVER: Final = (
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()"
 )
+
 """The id of the cluster, and its timeline, which every failover and every recovery to a point in time changes."""
 
 
@@ -222,7 +222,7 @@ class PostgresqlSink(TableSink):
         import psycopg
 
         staging, _, written, key = self.task
-        names, nonces = [column.name for column in written], [transaction.context.nonce]
+        names = [column.name for column in written]
         sizes = [f"coalesce(pg_column_size(s.{self.dialect.quoted(names[at])}), 0)" for at in self._indexed]
         long = f" OR {' + '.join(sizes)} > {LONG}" if sizes else ""
         cursor = transaction.cursor
@@ -230,7 +230,7 @@ class PostgresqlSink(TableSink):
             try:
                 cursor.execute("SET LOCAL lock_timeout = '1s'")
                 more = f" AND (s.barrier_row < {first}{long})"
-                self.insert(cursor, target, staging, names, key, nonces, more)
+                self.insert(cursor, target, Staged(staging, names, key, [transaction.context.nonce]), more)
                 cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
             except psycopg.Error as problem:
                 if problem.sqlstate not in UNDECIDED and not (key and problem.sqlstate in ("23505", "23P01")):
@@ -244,17 +244,9 @@ class PostgresqlSink(TableSink):
         if self.look_up(cursor) is not None:
             cursor.execute(f"LOCK TABLE {self.place} IN ROW EXCLUSIVE MODE")
 
-    def insert(
-        self,
-        cursor: Any,
-        target: Any,
-        staging: str,
-        written: Sequence[str],
-        key: Sequence[str],
-        nonces: Sequence[str],
-        more: str = "",
-    ) -> tuple[int, int | None]:
+    def insert(self, cursor: Any, target: Any, staged: Staged, more: str = "") -> tuple[int, int | None]:
         """Insert staged rows, of a key the last one, also over that in the table."""
+        staging, written, key, nonces = staged
         names = [self.dialect.quoted(column) for column in written]
         columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)
         source = (

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from connector.sql import dialect
 from connector.sql.dialect import OWN_COLUMNS, Index, Kind, is_array, is_bytes, is_moment, is_text
-from transactional.errors import OptionError
+from transactional import OptionError
 
 __all__ = ["NAME", "Column", "Postgresql", "Target"]
 
@@ -223,7 +223,7 @@ class Postgresql(dialect.Dialect[Column]):
         return Target(whole, whole.partition(".")[2], oid, columns, keys, checks, *facts)
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
-        """Return why values of a type can't go into a column as they are; see there."""
+        """Return why values of a type can't go into a column as they are."""
         base = column.base
         if is_array(kind):
             if not base.startswith("_"):

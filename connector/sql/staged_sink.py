@@ -19,24 +19,29 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 from connector.sql.control_tables import AT_ONCE, CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
 from connector.sql.database import Connection, Database, sqlstate, standard_error
 from connector.sql.fitting import in_micros
-from transactional import faults
-from transactional.capabilities import GuardsRuns
-from transactional.errors import (
+from transactional import (
     AmbiguousOutcomeError,
+    Cutoff,
     FencedError,
+    GuardsRuns,
+    HandleState,
+    Options,
+    Outcome,
     RowRefusedError,
     StoreError,
     StoreReplacedError,
+    TransactionContext,
     TransactionLostError,
     TwoPhaseCommitError,
+    TwoPhaseCommitSink,
+    faults,
 )
 from transactional.history import RunMark, must_hold
-from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from transactional.checkpoint import DecidedCheckpoint
+    from transactional import DecidedCheckpoint
 
 __all__ = ["StagedHandle", "StagedSqlSink", "StagedTransaction"]
 

@@ -17,12 +17,20 @@ from connector.sql.control_tables import CONTROL_TABLES, portions
 from connector.sql.dialect import OWN_COLUMNS, Dialect, Target
 from connector.sql.fitting import create_statement, fit, staging_name
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
-from transactional.capabilities import Examines, NamesDatasets, WarmsUp
-from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
-from transactional.finding import Finding
-from transactional.sink import Options, TransactionContext
+from transactional import (
+    Examines,
+    Finding,
+    NamesDatasets,
+    OptionError,
+    Options,
+    RowRefusedError,
+    StoreError,
+    TransactionContext,
+    TwoPhaseCommitError,
+    WarmsUp,
+)
 
-__all__ = ["TableSink", "Task", "literal"]
+__all__ = ["Staged", "TableSink", "Task", "literal"]
 
 
 class Task(NamedTuple):
@@ -32,6 +40,15 @@ class Task(NamedTuple):
     target: Target[Any]
     written: Sequence[Any]
     key: list[str]
+
+
+class Staged(NamedTuple):
+    """Rows to be moved: `names` are their columns; of one transaction, if the sink's `at_once` is 1, else of some in order."""
+
+    staging: str
+    names: Sequence[str]
+    key: Sequence[str]
+    nonces: Sequence[str]
 
 
 class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
@@ -108,22 +125,13 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return self.dialect.describe(cursor, self.place)
 
     @abstractmethod
-    def insert(
-        self,
-        cursor: Any,
-        target: Any,
-        staging: str,
-        written: Sequence[str],
-        key: Sequence[str],
-        nonces: Sequence[str],
-        more: str = "",
-    ) -> tuple[int, int | None]:
+    def insert(self, cursor: Any, target: Any, staged: Staged, more: str = "") -> tuple[int, int | None]:
         """Insert staged rows, in order; with a key each replaces the one of its key.
 
         Parameters
         ----------
-        nonces : Sequence[str]
-            Transactions, in order: one, if `at_once` is 1.
+        target : Target
+        staged : Staged
         more : str
             Goes to where the statement says which rows.
 
@@ -254,8 +262,9 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         size = len(handles) if self.at_once > 1 else 1
         for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
             for some in portions(list(group), size):
-                names = self._unchanged(cursor, target, some[0])
-                taken, wanted = self.insert(cursor, target, staging, names, key, [handle["nonce"] for handle in some])
+                nonces = [handle["nonce"] for handle in some]
+                staged = Staged(staging, self._unchanged(cursor, target, some[0]), key, nonces)
+                taken, wanted = self.insert(cursor, target, staged)
                 wanted = sum(handle["rows"] for handle in some) if wanted is None else wanted
                 if taken != wanted:
                     raise self.refusal(f"it took {taken} rows of {wanted}{self.drops}")
