@@ -251,7 +251,8 @@ def test_what_does_not_fit_is_refused_before_the_first_row(
     database.ask(f"CREATE TABLE {table} ({columns})")
     sink = MysqlSink(Options(options_of(database, table, **more)), schema)
     with closing(sink):
-        for look in (lambda: sink.checkStart(None), sink.identify):
+        looks = [lambda: sink.checkStart(None), sink.identify]  # the first passes over columns that are not known
+        for look in looks if schema.names else looks[1:]:
             with pytest.raises(OptionError, match=rf"COLUMNS_MISMATCH.*{said}"):
                 look()
 
