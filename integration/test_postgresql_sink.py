@@ -17,8 +17,9 @@ import pytest
 
 from connector.sql.binary_rows import as_binary
 from connector.sql.csv_rows import as_csv, numbers, repeated
+from connector.sql.fitting import create_statement
 from connector.sql.postgresql_sink import PostgresqlSink
-from connector.sql.postgresql_table import create_statement
+from connector.sql.postgresql_table import Postgresql
 from integration.driver_process import wait_until
 from integration.postgresql import PASSWORD, PostgresqlServer, StandBy
 from integration.sql_bench import SCHEMA, Bench, options_of
@@ -141,7 +142,7 @@ def test_every_type_arrives_as_it_was(database: PostgresqlServer, table: str) ->
     }
     schema = pa.schema([(name, kind) for name, (kind, _) in rows.items()])
     kinds = {
-        name: create_statement(pa.schema([(name, kind)]), "t", ()).partition("(")[2][:-1]
+        name: create_statement(Postgresql(), pa.schema([(name, kind)]), "t", ()).partition("(")[2][:-1]
         for name, (kind, _) in rows.items()
     }
     kinds["wide"] = '"wide" double precision'

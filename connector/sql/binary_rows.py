@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connector.sql.dialect import is_bytes, is_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -58,11 +60,9 @@ def as_binary(
 
 def _fields(column: pa.Array, base: str) -> list[pa.Array] | None:
     kind = column.type
-    if base in ("text", "varchar", "bpchar", "json", "jsonb") and (
-        pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    ):
+    if base in ("text", "varchar", "bpchar", "json", "jsonb") and is_text(kind):
         return _texts(column, b"\1" if base == "jsonb" else b"")
-    if base == "bytea" and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+    if base == "bytea" and is_bytes(kind):
         return _texts(column, b"")
     make = _FIXED.get(base)
     values = make(column) if make is not None else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from transactional.errors import OptionError
+from transactional import OptionError
 
 __all__ = ["parse_url"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
-from transactional.transaction import TransactionContext
+from transactional import TransactionContext
 
 __all__ = ["AT_ONCE", "CONTROL_TABLES", "TRANSACTIONS", "ControlTables", "Cursor", "Prepared", "marks", "portions"]
 
@@ -33,6 +33,9 @@ CONTROL_TABLES: Final[Mapping[str, str]] = {
 }
 """Name -> columns. The tasks' transactions with their states; which run uses a prefix, and on which server it began; each
 query's newest committed checkpoint; an id of the whole, which copies of the database share."""
+
+
+Value = TypeVar("Value")
 
 
 class Cursor(Protocol):
@@ -61,7 +64,7 @@ def marks(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-def portions(values: Sequence[str], size: int = AT_ONCE) -> Iterator[Sequence[str]]:
+def portions(values: Sequence[Value], size: int = AT_ONCE) -> Iterator[Sequence[Value]]:
     """Return pieces that fit into a statement."""
     for first in range(0, len(values), size):
         yield values[first : first + size]

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from transactional.errors import RowRefusedError
+from connector.sql.dialect import is_array, is_bytes, is_text
+from transactional import RowRefusedError
 
 __all__ = ["as_csv", "as_text", "constant", "hexadecimal", "is_utf8", "joined", "numbers", "only_where", "repeated"]
 
@@ -53,9 +54,9 @@ def repeated(text: str, count: int) -> pa.Array:
 def as_text(column: pa.Array) -> pa.Array:
     """Return a column that CSV can hold: bytes as PostgreSQL's hexadecimal text, arrays as its array literals."""
     kind = column.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if is_bytes(kind):
         return joined(constant("\\x"), hexadecimal(column))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if is_array(kind):
         return _literals(column)
     return column
 
@@ -75,11 +76,10 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 def _must_have_text(column: pa.Array, name: str) -> None:
     """Refuse times whose year the text form does not have, which would be another year, and texts that no database has."""
     kind = column.type
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    while is_array(kind):
         column = column.flatten()
         kind = column.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if is_text and (not is_utf8(column) or pc.any(pc.match_substring(column, "\0")).as_py()):
+    if is_text(kind) and (not is_utf8(column) or pc.any(pc.match_substring(column, "\0")).as_py()):
         reason = f"the column {name} has a text that is no UTF-8, or has a NUL"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
@@ -106,7 +106,7 @@ def _literals(column: pa.Array) -> pa.Array:
     """Return array literals: ``["a", None]`` -> ``{"a",NULL}``."""
     values = column.flatten()  # without what lies behind nulls
     kind = values.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if is_array(kind):
         text = _literals(values)
     else:
         text = as_text(values).cast(pa.large_string())

@@ -10,9 +10,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import tenacity
 
-from transactional.clock import Deadline, SystemClock
-from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
-from transactional.secrets import without_named_secrets
+from connector.sinks import Deadline, SystemClock, without_named_secrets
+from transactional import RowRefusedError, StoreError, StoreUnreachableError, TwoPhaseCommitError
 
 __all__ = ["Connection", "Database", "Owner", "plain", "sqlstate", "standard_error"]
 
@@ -131,7 +130,7 @@ class Database:
         """
         deadline = Deadline(self._seconds, self._clock)
         attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_is_away),
+            retry=tenacity.retry_if_exception_type(StoreUnreachableError),
             stop=lambda state: deadline.passed(),
             wait=tenacity.wait_fixed(RETRY_SECONDS),
             sleep=self._clock.sleep,
@@ -139,10 +138,8 @@ class Database:
         )
         try:
             return attempts(lambda: attempt(max(deadline.left(), 1.0)))
-        except StoreError as problem:
-            if not _is_away(problem):
-                raise
-            raise problem.with_note(f"It was {what}: a new run goes on with it.") from problem
+        except StoreUnreachableError as problem:
+            raise problem.with_note(f"It was {what}: a new run continues with it.") from problem
 
     def close(self) -> None:
         """Close the connection, after a rollback."""
@@ -152,10 +149,6 @@ class Database:
                 connection.rollback()
             with suppress(Exception):
                 connection.close()
-
-
-def _is_away(problem: BaseException) -> bool:
-    return isinstance(problem, StoreError) and problem.condition == "DATABASE_UNREACHABLE"
 
 
 def plain(problem: Exception) -> str:
@@ -188,7 +181,7 @@ def standard_error(
     if state in SLOW:
         return StoreError("DATABASE_SLOW", owner=owner, table=table, limit=round(1000 * seconds), reason=reason)
     if state.startswith(AWAY):
-        return StoreError("DATABASE_UNREACHABLE", owner=owner, table=table, reason=reason)
+        return StoreUnreachableError("DATABASE_UNREACHABLE", owner=owner, table=table, reason=reason)
     if state.startswith(ROWS):
         return RowRefusedError("ROW_REFUSED", owner=owner, reason=f"{table}: {reason}")
     return StoreError("DATABASE_REFUSED", owner=owner, table=table, reason=reason)

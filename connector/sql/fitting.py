@@ -4,97 +4,53 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from transactional.errors import OptionError, RowRefusedError
+from connector.sinks import warning
+from connector.sql.dialect import AnyColumn, Dialect, Index, Target, is_array
+from transactional import Finding, OptionError, RowRefusedError
 
-__all__ = ["TargetColumn", "check_key", "definitions", "fit", "in_micros", "mismatch", "staging_name"]
-
-
-class TargetColumn(Protocol):
-    """A column of a table."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def not_null(self) -> bool:
-        """Whether it refuses nulls."""
-
-    @property
-    def computed(self) -> bool:
-        """Whether only the database gives it values."""
-
-    @property
-    def filled(self) -> bool:
-        """Whether the database gives it a value where a row has none."""
+__all__ = ["create_statement", "fit", "in_micros", "staging_name", "unique_warnings"]
 
 
-AnyColumn = TypeVar("AnyColumn", bound=TargetColumn)
-AnyColumn_co = TypeVar("AnyColumn_co", bound=TargetColumn, covariant=True)
-
-
-class TargetTable(Protocol[AnyColumn_co]):
-    """A table."""
-
-    @property
-    def name(self) -> str:
-        """Its name, as a statement has it."""
-
-    @property
-    def columns(self) -> Sequence[AnyColumn_co]:
-        """Its columns."""
-
-    def column(self, name: str) -> AnyColumn_co | None:
-        """Return the column of this name."""
-
-
-def mismatch(owner: str, reason: str, **parameters: Any) -> OptionError:
-    """Make the error of columns that do not fit."""
-    return OptionError("COLUMNS_MISMATCH", owner=owner, reason=reason, **parameters)
+def _mismatch(dialect: Dialect[Any], reason: str, **parameters: Any) -> OptionError:
+    return OptionError("COLUMNS_MISMATCH", owner=dialect.name, reason=reason, **parameters)
 
 
 def fit(
-    owner: str,
-    schema: pa.Schema,
-    target: TargetTable[AnyColumn],
-    why_not: Callable[[pa.DataType, AnyColumn], str],
-    shown: Callable[[pa.DataType], str],
+    dialect: Dialect[AnyColumn], schema: pa.Schema, target: Target[AnyColumn], key: Sequence[str]
 ) -> list[AnyColumn]:
     """Return the columns of the table that the query's columns go into, in their order."""
     if not len(schema):
-        raise mismatch(owner, "the query has no columns")
+        raise _mismatch(dialect, "the query has no columns")
     found: list[AnyColumn] = []
     for field in schema:
         column = target.column(field.name)
         if column is None:
-            raise mismatch(owner, f"{target.name} has no column {field.name}", column=field.name)
+            raise _mismatch(dialect, f"{target.name} has no column {field.name}", column=field.name)
         if column.computed:
             reason = f"the database computes the column {column.name} of {target.name}"
-            raise mismatch(owner, reason, column=field.name)
+            raise _mismatch(dialect, reason, column=field.name)
         if column in found:
-            raise mismatch(owner, f"two columns go into {column.name}", column=field.name)
-        reason = why_not(field.type, column)
+            raise _mismatch(dialect, f"two columns go into {column.name}", column=field.name)
+        reason = dialect.why_not(field.type, column)
         if reason:
-            reason = f"the column {field.name} is {shown(field.type)}, and {reason}"
-            raise mismatch(owner, reason, column=field.name)
+            reason = f"the column {field.name} is {_shown(dialect, field.type)}, and {reason}"
+            raise _mismatch(dialect, reason, column=field.name)
         found.append(column)
     for column in target.columns:
         if column not in found and column.not_null and not (column.filled or column.computed):
-            raise mismatch(owner, f"{column.name} of {target.name} is NOT NULL, and the query has no such column")
+            raise _mismatch(dialect, f"{column.name} of {target.name} is NOT NULL, and the query has no such column")
+    if key:
+        _check_key(dialect, found, target, key)
     return found
 
 
-def check_key(
-    owner: str,
-    written: Sequence[TargetColumn],
-    target: TargetTable[AnyColumn],
-    key: Sequence[str],
-    why_not: Callable[[Sequence[str]], str],
+def _check_key(
+    dialect: Dialect[AnyColumn], written: Sequence[AnyColumn], target: Target[AnyColumn], key: Sequence[str]
 ) -> None:
     """Check the columns of `upsertKey`: all are written, a unique index is of them, and none may be null."""
     columns = [column for name in key if (column := target.column(name)) is not None]
@@ -103,42 +59,45 @@ def check_key(
     if len(names) < len(key):
         reason = f"upsertKey names {', '.join(key)}, and the query does not have all of them"
     else:
-        reason = why_not(names) or (
+        reason = dialect.why_no_key(target, [column.name for column in written], names) or (
             f"{nullable} of {target.name} is in upsertKey, and not NOT NULL" if nullable else ""
         )
     if reason:
-        raise mismatch(owner, reason, option="upsertKey")
+        raise _mismatch(dialect, reason, option="upsertKey")
 
 
-def definitions(
-    owner: str,
-    schema: pa.Schema,
-    key: Sequence[str],
-    type_for: Callable[[pa.DataType, bool], str],
-    quoted: Callable[[str], str],
-    database: str,
-) -> str:
-    """Return the columns of a new table, as its statement names them."""
+def create_statement(dialect: Dialect[Any], schema: pa.Schema, table: str, key: Sequence[str]) -> str:
+    """Return the statement that creates a table for these columns."""
     by_lower: Mapping[str, str] = {name.lower(): name for name in schema.names}
     keys = [by_lower.get(name.lower()) for name in key]
     missing = [name for name, found in zip(key, keys, strict=True) if found is None]
     if missing:
         reason = f"upsertKey names {', '.join(missing)}, which the query does not have"
-        raise mismatch(owner, reason, option="upsertKey")
+        raise _mismatch(dialect, reason, option="upsertKey")
     columns = []
     for field in schema:
-        name = type_for(field.type, field.name in keys)
+        name = dialect.type_for(field.type, field.name in keys)
         if not name:
-            raise mismatch(
-                owner,
-                f"the column {field.name} is {_shown(field.type)}, which {database} does not have: convert it, with to_json "
-                "for example",
-                column=field.name,
+            reason = (
+                f"the column {field.name} is {_shown(dialect, field.type)}, which {dialect.database} does not have: "
+                "convert it, with to_json for example"
             )
-        columns.append(f"{quoted(field.name)} {name}")
+            raise _mismatch(dialect, reason, column=field.name)
+        columns.append(f"{dialect.quoted(field.name)} {name}")
     if key:
-        columns.append(f"PRIMARY KEY ({', '.join(quoted(name) for name in keys if name)})")
-    return ", ".join(columns)
+        columns.append(f"PRIMARY KEY ({', '.join(dialect.quoted(name) for name in keys if name)})")
+    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}){dialect.table_options}"
+
+
+def _shown(dialect: Dialect[Any], kind: pa.DataType) -> str:
+    """Return a type as people call it."""
+    if pa.types.is_struct(kind):
+        return "a struct"
+    if pa.types.is_map(kind):
+        return "a map"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return dialect.type_for(kind) or ("an array" if is_array(kind) else str(kind))
 
 
 def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -156,14 +115,19 @@ def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _shown(kind: pa.DataType) -> str:
-    if pa.types.is_struct(kind):
-        return "a struct"
-    return "a map" if pa.types.is_map(kind) else str(kind)
-
-
 def staging_name(table: str, *about: object) -> str:
     """Return the name of a staging table: other columns, or another prefix, have another."""
     mark = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
     plain = re.sub(r"[^A-Za-z0-9_]", "", table)[:40]
     return f"staged_{plain}_{mark}"
+
+
+def unique_warnings(target: Target[Any], indexes: Iterable[Index]) -> Iterator[Finding]:
+    """Warn of unique indexes that no upsert makes room in."""
+    for index in indexes:
+        text = ", ".join(sorted(index.columns))
+        yield warning(
+            "database",
+            f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
+            f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
+        )

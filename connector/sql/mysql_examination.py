@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from connector.sql.mysql_table import Flavour, Target, has_trigger
-from transactional.finding import Finding, good, problem, unknown, warning
+from connector.sinks import good, problem, unknown, warning
+from connector.sql.dialect import Target
+from connector.sql.fitting import unique_warnings
+from connector.sql.mysql_table import Column, Mysql
+from transactional import Finding
 
 __all__ = ["examine_database"]
 
 
 def examine_database(
-    cursor: Any, described: str, target: Target | None, key: Sequence[str], flavour: Flavour, galera: bool
+    cursor: Any, described: str, target: Target[Column] | None, key: Sequence[str], dialect: Mysql, galera: bool
 ) -> Iterator[Finding]:
     """Look at a server and a table."""
 
@@ -44,21 +47,14 @@ def examine_database(
         "rights", "Whether this user may create and write is not checked here.", "The query's start checks it."
     )
     if target is not None:
-        yield from _triggers(cursor, target, flavour)
+        yield from _triggers(cursor, target, dialect)
     if target is not None and not key:
         written = {column.name for column in target.columns if not column.counted}
-        for index in target.keys:
-            if index.columns <= written:
-                text = ", ".join(sorted(index.columns))
-                yield warning(
-                    "database",
-                    f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
-                    f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
-                )
+        yield from unique_warnings(target, (index for index in target.keys if index.columns <= written))
 
 
-def _triggers(cursor: Any, target: Target, flavour: Flavour) -> Iterator[Finding]:
-    has = has_trigger(cursor, target, flavour)
+def _triggers(cursor: Any, target: Target[Column], dialect: Mysql) -> Iterator[Finding]:
+    has = dialect.has_trigger(cursor, target)
     if has:
         yield warning(
             "database",

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.sql.csv_rows import constant, hexadecimal, is_utf8, joined, numbers, only_where
-from transactional.errors import RowRefusedError
+from connector.sql.dialect import is_bytes, is_text
+from transactional import RowRefusedError
 
 __all__ = ["ValueRows", "as_values"]
 
@@ -61,20 +62,19 @@ def _literals(column: pa.Array, name: str) -> pa.Array:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         text = (column.cast(pa.int8()) if pa.types.is_boolean(kind) else column).cast(pa.large_string())
-    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    elif is_bytes(kind):
         text = joined(constant("x'"), hexadecimal(column), constant("'"))
     else:
         if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column), min_count=0).as_py():
             reason = f"the column {name} has NaN or an infinite number, which the database does not have"
             raise RowRefusedError("ROW_REFUSED", owner="2pc-mysql", reason=reason)
-        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        if is_text and not is_utf8(column):  # the server keeps surrogates, which no client can read
+        if is_text(kind) and not is_utf8(column):  # the server keeps surrogates, which no client can read
             reason = f"the column {name} has a text that is no UTF-8"
             raise RowRefusedError("ROW_REFUSED", owner="2pc-mysql", reason=reason)
         if pa.types.is_timestamp(kind):
             column = column.cast(pa.timestamp(kind.unit))  # its text in UTC, without the Z
         text = column.cast(pa.large_string())
-        if is_text:
+        if is_text(kind):
             text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), "'", "''")
         text = joined(constant("'"), text, constant("'"))
     return pc.coalesce(only_where(column, text), constant("NULL"))

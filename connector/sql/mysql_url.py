@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from transactional.errors import OptionError
+from transactional import OptionError
 
 __all__ = ["MysqlAddress", "named", "parse_mysql_url"]
 
@@ -49,6 +49,7 @@ IGNORED: Final = frozenset(
         *("uselegacydatetimecode", "useserverprepstmts", "useunicode", "zerodatetimebehavior"),
     }
 )
+
 """Parameters of JDBC's drivers that change nothing here."""
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from connector.sql.postgresql_table import Target, quoted
-from transactional.finding import Finding, good, problem, warning
+from connector.sinks import good, problem, warning
+from connector.sql.fitting import unique_warnings
+from connector.sql.postgresql_table import Postgresql, Target
+from transactional import Finding
 
 __all__ = ["examine_database"]
 
@@ -55,7 +57,8 @@ def examine_database(
                 f"{target.name} is UNLOGGED: a crash of the server empties it, and the rows are not written again.",
                 f"ALTER TABLE {target.name} SET LOGGED.",
             )
-        yield from _unique(target, key)
+        own = {column.name for name in key if (column := target.column(name)) is not None}
+        yield from unique_warnings(target, (index for index in target.keys if index.columns != own))
         stopping = [text for (text,) in cursor.execute(STOPPING, {"target": target.oid}).fetchall()]
         if stopping:
             yield warning(
@@ -74,12 +77,12 @@ def examine_database(
 
 
 def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) -> Iterator[Finding]:
-    if ask("SELECT to_regnamespace(%s)", quoted(schema)) is None:
+    if ask("SELECT to_regnamespace(%s)", Postgresql.quoted(schema)) is None:
         if not ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
             yield problem(
                 "rights",
                 f"The schema {schema} is not there, and this user may not create it.",
-                f"CREATE SCHEMA {quoted(schema)}, and GRANT CREATE, USAGE on it to this user.",
+                f"CREATE SCHEMA {Postgresql.quoted(schema)}, and GRANT CREATE, USAGE on it to this user.",
                 "MISSING_DDL",
             )
             return
@@ -87,7 +90,7 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
         yield problem(
             "rights",
             f"This user may not use the schema {schema}.",
-            f"GRANT USAGE ON SCHEMA {quoted(schema)} to this user.",
+            f"GRANT USAGE ON SCHEMA {Postgresql.quoted(schema)} to this user.",
         )
         return
     if target is not None:
@@ -100,16 +103,3 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
             )
             return
     yield good("rights", "all that the sink needs")
-
-
-def _unique(target: Target, key: Sequence[str]) -> Iterator[Finding]:
-    columns = [target.column(name) for name in key]
-    own = frozenset(column.name for column in columns if column is not None)
-    for names in target.keys:
-        if names != own:
-            text = ", ".join(sorted(names))
-            yield warning(
-                "database",
-                f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
-                f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
-            )

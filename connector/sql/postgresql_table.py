@@ -1,19 +1,19 @@
-"""A table of PostgreSQL as its catalog describes it, and how a query's columns fit."""
+"""PostgreSQL's dialect: a table as its catalog describes it, and what becomes of a query's types."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from connector.sql.fitting import check_key, definitions, fit
-from transactional.errors import OptionError
+from connector.sql import dialect
+from connector.sql.dialect import OWN_COLUMNS, Index, Kind, is_array, is_bytes, is_moment, is_text
+from transactional import OptionError
 
-__all__ = ["Column", "Target", "create_statement", "describe", "fit_table", "longest", "quoted", "type_for"]
+__all__ = ["NAME", "Column", "Postgresql", "Target"]
 
 NAME: Final = "2pc-postgresql"
 
@@ -28,9 +28,9 @@ kinds (attnum, type, modifier, arrays) AS (
            k.arrays || CASE t.typtype WHEN 'd' THEN '' ELSE '_' END
     FROM kinds k JOIN pg_type t ON t.oid = k.type WHERE t.typtype = 'd' OR t.typcategory = 'A' AND t.typelem <> 0
 )
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), k.arrays || b.typname, k.modifier, a.attnotnull, a.atthasdef,
-       a.attidentity::text, a.attgenerated::text, coalesce(quote_ident(n.nspname) || '.' || quote_ident(c.collname), ''),
-       t.typtype = 'd'
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), k.arrays || b.typname, a.attnotnull,
+       a.attgenerated <> '' OR a.attidentity = 'a', a.atthasdef OR a.attidentity <> '', k.modifier,
+       coalesce(quote_ident(n.nspname) || '.' || quote_ident(c.collname), ''), t.typtype = 'd'
 FROM wanted a JOIN kinds k USING (attnum) JOIN pg_type b ON b.oid = k.type JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_collation c ON c.oid = a.attcollation AND c.oid <> t.typcollation
 LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
@@ -97,62 +97,22 @@ ONE_FORM: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table.
+class Column(dialect.Column):
+    """A column of a table. The base of a domain is that of its base, and an array's is ``_text``.
 
     Parameters
     ----------
-    name : str
-    type : str
-        As a statement names it, with its modifiers: ``numeric(10,2)``.
-    base : str
-        The type's name in the catalog, of a domain that of its base: ``numeric``, ``_text`` (an array).
     modifier : int
         Of the type; -1 for none.
-    not_null, has_default : bool
-    identity : str
-        ``a``: always generated; ``d``: by default; or empty.
-    generated : str
-        Not empty if it is computed from other columns.
     collation : str
         Qualified and quoted; empty for the type's own.
     domain : bool
         Whether its type is a domain.
     """
 
-    name: str
-    type: str
-    base: str
-    modifier: int
-    not_null: bool
-    has_default: bool
-    identity: str
-    generated: str
+    modifier: int = -1
     collation: str = ""
     domain: bool = False
-
-    @property
-    def computed(self) -> bool:
-        """Whether only the database gives it values."""
-        return bool(self.generated) or self.identity == "a"
-
-    @property
-    def filled(self) -> bool:
-        """Whether the database gives it a value where a row has none."""
-        return self.has_default or bool(self.identity)
-
-    @property
-    def staged(self) -> str:
-        """Its definition in a staging table."""
-        collation = f" COLLATE {self.collation}" if self.collation else ""
-        null, name = " NOT NULL" if self.not_null else "", quoted(self.name)
-        if not self.cuts or self.domain:
-            return f"{self.type}{collation}{null}"
-        said = self.name if len(self.name.encode()) <= SHOWN else hashlib.sha256(self.name.encode()).hexdigest()[:12]
-        check = f"char_length({name}) <= {self.modifier - 4}" + (
-            f" AND {name} NOT LIKE '% '" if self.base == "bpchar" else ""
-        )
-        return f"text{collation}{null} CONSTRAINT {quoted(f'too long for {self.type}: {said}')} CHECK ({check})"
 
     @property
     def cuts(self) -> bool:
@@ -166,21 +126,14 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Target:
-    """A table.
+class Target(dialect.Target[Column]):
+    """A table. Its keys are those that an upsert can use.
 
     Parameters
     ----------
     oid : int
     unlogged : bool
         Whether a crash of the server empties it.
-    name : str
-        Qualified and quoted.
-    columns : Sequence[Column]
-    keys : Sequence[frozenset[str]]
-        Columns of each unique index that an upsert can use.
-    checks : Sequence[tuple[str, frozenset[str]]]
-        Check constraints, and the columns in them.
     acts : bool
         Whether it, or a partition of it, may do more with a row than keep it: a trigger, a rule.
     indexed : frozenset[str]
@@ -195,10 +148,6 @@ class Target:
 
     oid: int
     unlogged: bool
-    name: str
-    columns: Sequence[Column]
-    keys: Sequence[frozenset[str]]
-    checks: Sequence[tuple[str, frozenset[str]]]
     acts: bool
     indexed: frozenset[str]
     refuses: bool
@@ -213,148 +162,157 @@ class Target:
         """Return whether one can see in which order rows of these columns were inserted: a sequence counts them, say."""
         return self.acts or any(column.name not in written and column.filled for column in self.columns)
 
-    def checks_on(self, columns: Sequence[Column]) -> list[str]:
-        """Return the check constraints that name only these columns."""
-        names = {column.name for column in columns}
-        return [text for text, used in self.checks if used and used <= names]
 
-    def column(self, name: str) -> Column | None:
-        """Return the column of this name; in another case only if no other has that."""
-        exact = [column for column in self.columns if column.name == name]
-        near = exact or [column for column in self.columns if column.name.lower() == name.lower()]
-        return near[0] if len(near) == 1 else None
+WHOLE: Final = ("int2", "int4", "int8", "numeric")
 
 
-def quoted(name: str) -> str:
-    """Return an identifier as it stands in a statement."""
-    return '"' + name.replace('"', '""') + '"'
+class Postgresql(dialect.Dialect[Column]):
+    """The language of all its servers."""
 
+    name: ClassVar[str] = NAME
+    database: ClassVar[str] = "PostgreSQL"
+    kinds: ClassVar = (
+        Kind(pa.types.is_boolean, "boolean", ("bool",)),
+        Kind(lambda kind: kind == pa.int8() or kind == pa.int16(), "smallint", WHOLE),
+        Kind(pa.types.is_int32, "integer", WHOLE),
+        Kind(pa.types.is_int64, "bigint", WHOLE),
+        Kind(pa.types.is_integer, "", WHOLE),
+        Kind(pa.types.is_float32, "real", ("float4", "float8")),
+        Kind(pa.types.is_float64, "double precision", ("float8",)),
+        Kind(is_text, "text", ()),  # most: `why_not` says which not
+        Kind(is_bytes, "bytea", ("bytea",)),
+        Kind(pa.types.is_date, "date", ("date",)),
+        Kind(is_moment, "timestamp with time zone", ("timestamptz",)),
+        Kind(pa.types.is_timestamp, "timestamp", ("timestamp",)),
+        Kind(pa.types.is_time, "time", ("time",)),
+    )
 
-def describe(cursor: Any, table: str) -> Target | None:
-    """Return a table; None if there is none of this name."""
-    found = cursor.execute(
-        "SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhastriggers OR c.relhasrules "
-        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
-        (table,),
-    ).fetchone()
-    if found is None:
-        return None
-    oid, schema, name, kind, persistence, acts = found
-    if kind not in ("r", "p") or persistence == "t":
-        raise OptionError(
-            "INVALID_OPTION",
-            owner=NAME,
-            option="dbtable",
-            value=table,
-            expectation="a table, and no view, foreign or temporary table",
-        )
-    columns = [Column(*row) for row in cursor.execute(COLUMNS, (oid,)).fetchall()]
-    keys = [frozenset(names) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
-    checks = [(text, frozenset(names)) for text, names in cursor.execute(CHECKS, (oid,)).fetchall()]
-    whole = f"{quoted(schema)}.{quoted(name)}"
-    indexed = frozenset(name for (name,) in cursor.execute(INDEXED, (oid,)).fetchall())
-    refuses, unique, conditions = cursor.execute(REFUSES, (oid,)).fetchone()
-    acts = acts or kind == "p"
-    return Target(oid, persistence == "u", whole, columns, keys, checks, acts, indexed, refuses, unique, conditions)
+    def has_schema(self, cursor: Any, schema: str) -> bool:
+        """Ask the catalog."""
+        return cursor.execute("SELECT to_regnamespace(%s)", (self.quoted(schema),)).fetchone()[0] is not None
 
+    def is_there(self, cursor: Any, table: str) -> bool:
+        """Ask the catalog."""
+        return cursor.execute("SELECT to_regclass(%s)", (table,)).fetchone()[0] is not None
 
-def longest(values: pa.Array) -> int:
-    """Return the bytes of the longest value, about."""
-    kind = values.type
-    if pa.types.is_nested(kind) or not len(values):
-        return int(values.nbytes)
-    if not (pa.types.is_string(kind) or pa.types.is_binary(kind) or is_large(kind)):
-        return 32
-    return int(pc.max(pc.binary_length(values)).as_py() or 0)
+    def describe(self, cursor: Any, table: str) -> Target | None:
+        """Return a table; None if there is none of this name."""
+        found = cursor.execute(
+            "SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhastriggers OR c.relhasrules "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
+            (table,),
+        ).fetchone()
+        if found is None:
+            return None
+        oid, schema, name, kind, persistence, acts = found
+        if kind not in ("r", "p") or persistence == "t":
+            raise OptionError(
+                "INVALID_OPTION",
+                owner=NAME,
+                option="dbtable",
+                value=table,
+                expectation="a table, and no view, foreign or temporary table",
+            )
+        columns = [Column(*row) for row in cursor.execute(COLUMNS, (oid,)).fetchall()]
+        keys = [Index("", frozenset(names)) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
+        checks = [(text, frozenset(names)) for text, names in cursor.execute(CHECKS, (oid,)).fetchall()]
+        indexed = frozenset(name for (name,) in cursor.execute(INDEXED, (oid,)).fetchall())
+        refuses, unique, conditions = cursor.execute(REFUSES, (oid,)).fetchone()
+        whole = f"{self.quoted(schema)}.{self.quoted(name)}"
+        facts = oid, persistence == "u", acts or kind == "p", indexed, refuses, unique, conditions
+        return Target(whole, whole.partition(".")[2], oid, columns, keys, checks, *facts)
 
+    def why_not(self, kind: pa.DataType, column: Column) -> str:
+        """Return why values of a type can't go into a column as they are."""
+        base = column.base
+        if is_array(kind):
+            if not base.startswith("_"):
+                return f"the table's is {column.type}"
+            inner = kind.value_type
+            if is_array(inner):
+                return "PostgreSQL keeps no empty arrays in arrays: convert it with to_json, for a column of type jsonb"
+            element = replace(column, base=base[1:])
+            if element.cuts:
+                return f"the table's is {column.type}, which cuts blanks: make it an array of text"
+            return self.why_not(inner, element)
+        if pa.types.is_nested(kind):
+            return "has to be converted, with to_json for a column of type json or jsonb"
+        if is_text(kind):
+            if base.startswith("_"):
+                element = replace(column, base=base[1:])
+                changes = element.cuts or self.why_not(kind, element)
+                return f"the table's is {column.type}, which changes some texts: make it an array" if changes else ""
+            if base == "interval" and column.modifier >= 0:
+                return f"the table's is {column.type}, which rounds texts: make the column interval"
+            if base == "bytea":
+                return f"the table's is {column.type}"
+            if column.cuts and column.domain:
+                return f"the table's is {column.type}, which cuts blanks: make the domain one of text"
+            if base == "numeric" and column.modifier >= 0:
+                digits, scale = (column.modifier - 4) >> 16, _scale(column.modifier)
+                cast = (
+                    f'cast it to "decimal({min(digits, 38)},{scale})"'
+                    if 0 <= scale <= digits
+                    else "make the column numeric"
+                )
+                return f"the table's is {column.type}, which rounds texts: {cast}"
+            return f"the table's is {column.type}, which changes some texts: {ROUNDS[base]}" if base in ROUNDS else ""
+        if pa.types.is_decimal(kind):
+            return "" if base == "numeric" and _holds(column.modifier, kind.scale) else f"the table's is {column.type}"
+        found = self.kind(kind)
+        if found is None:
+            return "PostgreSQL has no such type"
+        wanted = found.into
+        if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
+            return f"the table's is {column.type}"
+        if base in ("timestamp", "timestamptz", "time") and column.modifier not in (-1, 6):
+            return f"the table's is {column.type}, which rounds"
+        zones = {"timestamp": 'cast it to "timestamp_ntz"', "timestamptz": 'cast it to "timestamp"'}
+        hint = f": {zones[base]}" if base in zones and pa.types.is_timestamp(kind) else ""
+        return "" if base in wanted else f"the table's is {column.type}{hint}"
 
-def is_large(kind: pa.DataType) -> bool:
-    """Return whether it is a text, or bytes, whose places are 64 bits."""
-    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
-
-
-def fit_table(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
-    """Return the columns of the table that the query's columns go into, in their order."""
-    found = fit(NAME, schema, target, why_not, shown)
-
-    def why_no_key(names: Sequence[str]) -> str:
-        if frozenset(names) in target.keys:
+    def why_no_key(self, target: dialect.Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
+        """Return why ``ON CONFLICT`` can't name these columns."""
+        if any(index.columns == frozenset(names) for index in target.keys):
             return ""
         return (
             f"{target.name} has no unique index of exactly {', '.join(names)} (not partial, not deferrable): "
-            f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(quoted, names))})"
+            f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(self.quoted, names))})"
         )
 
-    if key:
-        check_key(NAME, found, target, key, why_no_key)
-    return found
+    def type_for(self, kind: pa.DataType, key: bool = False) -> str:
+        """Return the type of a column, also of decimals and arrays."""
+        if is_array(kind):
+            inner = "" if pa.types.is_nested(kind.value_type) else self.type_for(kind.value_type)
+            return f"{inner}[]" if inner else ""
+        return f"numeric({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else super().type_for(kind)
 
+    def definition(self, column: Column) -> str:
+        """Return a column's definition in a staging table: a text with a check where blanks would be cut."""
+        collation = f" COLLATE {column.collation}" if column.collation else ""
+        null, name = " NOT NULL" if column.not_null else "", self.quoted(column.name)
+        if not column.cuts or column.domain:
+            return f"{name} {column.type}{collation}{null}"
+        digest = hashlib.sha256(column.name.encode()).hexdigest()[:12]
+        said = f"too long for {column.type}: {column.name if len(column.name.encode()) <= SHOWN else digest}"
+        check = f"char_length({name}) <= {column.modifier - 4}"
+        check += f" AND {name} NOT LIKE '% '" if column.base == "bpchar" else ""
+        return f"{name} text{collation}{null} CONSTRAINT {self.quoted(said)} CHECK ({check})"
 
-def why_not(kind: pa.DataType, column: Column) -> str:
-    """Return why values of a type can't go into a column as they are; empty if they can.
+    def form(self, column: Column) -> object:
+        """Return what the definition is made of."""
+        return column.name, column.type, column.not_null, column.collation
 
-    What the database would refuse by value (a number that is too large, text that is no date) is not refused here. What it
-    would change without a word is.
-    """
-    base = column.base
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        if not base.startswith("_"):
-            return f"the table's is {column.type}"
-        inner = kind.value_type
-        if pa.types.is_list(inner) or pa.types.is_large_list(inner):
-            return "PostgreSQL keeps no empty arrays in arrays: convert it with to_json, for a column of type jsonb"
-        element = replace(column, base=base[1:])
-        if element.cuts:
-            return f"the table's is {column.type}, which cuts blanks: make it an array of text"
-        return why_not(inner, element)
-    if pa.types.is_nested(kind):
-        return "has to be converted, with to_json for a column of type json or jsonb"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        if base.startswith("_"):
-            element = replace(column, base=base[1:])
-            changes = element.cuts or why_not(kind, element)
-            return f"the table's is {column.type}, which changes some texts: make it an array" if changes else ""
-        if base == "interval" and column.modifier >= 0:
-            return f"the table's is {column.type}, which rounds texts: make the column interval"
-        if base == "bytea":
-            return f"the table's is {column.type}"
-        if column.cuts and column.domain:
-            return f"the table's is {column.type}, which cuts blanks: make the domain one of text"
-        if base == "numeric" and column.modifier >= 0:
-            digits, scale = (column.modifier - 4) >> 16, _scale(column.modifier)
-            cast = (
-                f'cast it to "decimal({min(digits, 38)},{scale})"'
-                if 0 <= scale <= digits
-                else "make the column numeric"
-            )
-            return f"the table's is {column.type}, which rounds texts: {cast}"
-        return f"the table's is {column.type}, which changes some texts: {ROUNDS[base]}" if base in ROUNDS else ""
-    if pa.types.is_decimal(kind):
-        return "" if base == "numeric" and _holds(column.modifier, kind.scale) else f"the table's is {column.type}"
-    wanted = next((names for has, names in SAFE if has(kind)), None)
-    if wanted is None:
-        return "PostgreSQL has no such type"
-    if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
-        return f"the table's is {column.type}"
-    if base in ("timestamp", "timestamptz", "time") and column.modifier not in (-1, 6):
-        return f"the table's is {column.type}, which rounds"
-    zones = {"timestamp": 'cast it to "timestamp_ntz"', "timestamptz": 'cast it to "timestamp"'}
-    hint = f": {zones[base]}" if base in zones and pa.types.is_timestamp(kind) else ""
-    return "" if base in wanted else f"the table's is {column.type}{hint}"
-
-
-SAFE: Final = (
-    (pa.types.is_boolean, ("bool",)),
-    (pa.types.is_integer, ("int2", "int4", "int8", "numeric")),
-    (pa.types.is_float32, ("float4", "float8")),
-    (pa.types.is_float64, ("float8",)),
-    (pa.types.is_date, ("date",)),
-    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, ("timestamptz",)),
-    (pa.types.is_timestamp, ("timestamp",)),
-    (pa.types.is_time, ("time",)),
-    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), ("bytea",)),
-)
-"""Types of rows, and those of columns that hold each of their values, or refuse it."""
+    def staging_statements(self, staging: str, target: dialect.Target[Column], written: Sequence[Column]) -> list[str]:
+        """Return the statements that create a staging table."""
+        nonce, row = OWN_COLUMNS
+        columns = [f"{nonce} text NOT NULL, {row} bigint NOT NULL", *map(self.definition, written)]
+        columns += target.checks_on(written)
+        settings = "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000)"
+        return [
+            f"CREATE TABLE {staging} ({', '.join(columns)}) {settings}",
+            f"ALTER TABLE {staging} REPLICA IDENTITY FULL",  # else a publication FOR ALL TABLES lets no row be deleted
+        ]
 
 
 def _holds(modifier: int, scale: int) -> bool:
@@ -368,46 +326,3 @@ def _scale(modifier: int) -> int:
     """Return how many digits behind the point a numeric keeps; negative if it rounds before the point."""
     own = (modifier - 4) & 0x7FF
     return own if own < 1024 else own - 2048
-
-
-def type_for(kind: pa.DataType) -> str:
-    """Return the type of a column of a new table; empty if there is none."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = "" if pa.types.is_nested(kind.value_type) else type_for(kind.value_type)
-        return f"{inner}[]" if inner else ""
-    if pa.types.is_decimal(kind):
-        return f"numeric({kind.precision},{kind.scale})"
-    return next((name for has, name in NEW if has(kind)), "")
-
-
-NEW: Final = (
-    (pa.types.is_boolean, "boolean"),
-    (lambda kind: kind == pa.int8() or kind == pa.int16(), "smallint"),
-    (pa.types.is_int32, "integer"),
-    (pa.types.is_int64, "bigint"),
-    (pa.types.is_float32, "real"),
-    (pa.types.is_float64, "double precision"),
-    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "text"),
-    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytea"),
-    (pa.types.is_date, "date"),
-    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, "timestamp with time zone"),
-    (pa.types.is_timestamp, "timestamp"),
-    (pa.types.is_time, "time"),
-)
-
-
-def create_statement(schema: pa.Schema, table: str, key: Sequence[str]) -> str:
-    """Return the statement that creates a table for these columns."""
-    columns = definitions(NAME, schema, key, lambda kind, _: type_for(kind), quoted, "PostgreSQL")
-    return f"CREATE TABLE IF NOT EXISTS {table} ({columns})"
-
-
-def shown(kind: pa.DataType) -> str:
-    """Return a type as people call it."""
-    if pa.types.is_struct(kind):
-        return "a struct"
-    if pa.types.is_map(kind):
-        return "a map"
-    if pa.types.is_timestamp(kind):
-        return "timestamp" if kind.tz else "timestamp_ntz"
-    return type_for(kind) or str(kind)

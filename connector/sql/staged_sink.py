@@ -16,27 +16,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
+from connector.sinks import must_hold, reach
 from connector.sql.control_tables import AT_ONCE, CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
 from connector.sql.database import Connection, Database, sqlstate, standard_error
 from connector.sql.fitting import in_micros
-from transactional import faults
-from transactional.capabilities import GuardsRuns
-from transactional.errors import (
+from transactional import (
     AmbiguousOutcomeError,
+    Cutoff,
     FencedError,
+    GuardsRuns,
+    HandleState,
+    Options,
+    Outcome,
     RowRefusedError,
     StoreError,
     StoreReplacedError,
+    TransactionContext,
     TransactionLostError,
     TwoPhaseCommitError,
+    TwoPhaseCommitSink,
 )
-from transactional.history import must_hold
-from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from transactional.checkpoint import DecidedCheckpoint
+    from transactional import DecidedCheckpoint
 
 __all__ = ["StagedHandle", "StagedSqlSink", "StagedTransaction"]
 
@@ -307,7 +311,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
                 f"Checkpoint {checkpoint.id} is decided, so its rows stay as they are: ALTER TABLE (or drop the constraint, "
                 f"index, policy or trigger that refuses them), and start the query again. Nothing is lost."
             ) from problem
-        faults.reach("commit.one")
+        reach("commit.one")
         if lost:
             reason = (
                 f"{len(lost)} of checkpoint {checkpoint.id} were aborted, or their rows are not in {lost[0]['staging']}"

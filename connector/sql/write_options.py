@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from connector.options import REQUIRED, Option, OptionTable, as_columns, as_str
+from connector.sinks import REQUIRED, Option, OptionTable, as_columns, as_str
 
 __all__ = ["MYSQL_OPTIONS", "POSTGRESQL_OPTIONS"]
 

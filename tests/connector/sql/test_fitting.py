@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 
 from connector.sql import mysql_table, postgresql_table
-from connector.sql.fitting import in_micros
-from connector.sql.mysql_table import Flavour, Index
+from connector.sql.dialect import Index, Target
+from connector.sql.fitting import fit, in_micros
+from connector.sql.mysql_table import Mysql
 from connector.sql.postgresql_sink import PostgresqlSink
+from connector.sql.postgresql_table import Postgresql
 from transactional.errors import OptionError, RowRefusedError
 from transactional.sink import Options
 
@@ -19,21 +21,22 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 def column(name: str, kind: str, base: str, modifier: int = -1, not_null: bool = False) -> postgresql_table.Column:
     """A column of PostgreSQL."""
-    return postgresql_table.Column(name, kind, base, modifier, not_null, False, "", "")
+    return postgresql_table.Column(name, kind, base, not_null, False, False, modifier)
 
 
 ID, NAME = column("id", "bigint", "int8", not_null=True), column("name", "text", "text")
-COUNTED = replace(column("number", "bigint", "int8", not_null=True), identity="d")
+COUNTED = replace(column("number", "bigint", "int8", not_null=True), filled=True)
 
 
 def table(*columns: postgresql_table.Column, keys: tuple[str, ...] = ("id",)) -> postgresql_table.Target:
     """A table of PostgreSQL."""
-    unique = [frozenset(keys)] if keys else []
-    return postgresql_table.Target(7, False, '"public"."t"', columns, unique, [], False, frozenset(), False, False, 0)
+    unique = [Index("", frozenset(keys))] if keys else []
+    facts = 7, False, False, frozenset[str](), False, False, 0
+    return postgresql_table.Target('"public"."t"', '"t"', 7, columns, unique, [], *facts)
 
 
 def test_columns_are_found_by_name_in_whatever_case_and_order() -> None:
-    found = postgresql_table.fit_table(SCHEMA, table(NAME, replace(ID, name="ID"), COUNTED, keys=("ID",)), ["id"])
+    found = fit(Postgresql(), SCHEMA, table(NAME, replace(ID, name="ID"), COUNTED, keys=("ID",)), ["id"])
     assert [each.name for each in found] == ["ID", "name"]
 
 
@@ -43,8 +46,8 @@ def test_columns_are_found_by_name_in_whatever_case_and_order() -> None:
         ((ID,), SCHEMA, (), "has no column name"),
         ((ID, NAME), pa.schema([*SCHEMA, ("ID", pa.int64())]), (), "two columns go into id"),
         ((ID, NAME, column("more", "int", "int4", not_null=True)), SCHEMA, (), "more of .* is NOT NULL"),
-        ((ID, replace(NAME, generated="s")), SCHEMA, (), "the database computes the column name"),
-        ((replace(ID, identity="a"), NAME), SCHEMA, (), "the database computes the column id"),
+        ((ID, replace(NAME, computed=True)), SCHEMA, (), "the database computes the column name"),
+        ((replace(ID, computed=True), NAME), SCHEMA, (), "the database computes the column id"),
         (
             (ID, NAME),
             pa.schema([("name", pa.string()), ("id", pa.int64())]),
@@ -60,7 +63,7 @@ def test_what_does_not_fit_is_refused_before_the_first_row(
     columns: tuple[postgresql_table.Column, ...], schema: pa.Schema, key: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(OptionError, match=f"COLUMNS_MISMATCH.*{told}"):
-        postgresql_table.fit_table(schema, table(*columns), key)
+        fit(Postgresql(), schema, table(*columns), key)
 
 
 def numeric(precision: int, scale: int) -> int:
@@ -98,7 +101,7 @@ def numeric(precision: int, scale: int) -> int:
 def test_postgresql_takes_a_type_only_where_no_value_of_it_changes(
     kind: pa.DataType, base: str, modifier: int, fits: bool
 ) -> None:
-    assert (postgresql_table.why_not(kind, column("c", base, base, modifier)) == "") == fits
+    assert (Postgresql().why_not(kind, column("c", base, base, modifier)) == "") == fits
 
 
 def test_each_prefix_and_each_form_of_the_table_has_a_staging_table_of_its_own() -> None:
@@ -110,7 +113,7 @@ def test_each_prefix_and_each_form_of_the_table_has_a_staging_table_of_its_own()
 
     plain = table(ID, NAME)
     others = [
-        replace(plain, oid=8),
+        replace(plain, mark=8),
         table(ID, replace(NAME, not_null=True)),
         table(ID, column("name", "character varying(9)", "varchar", 13)),
         replace(plain, checks=[("CHECK (id > 0)", frozenset({"id"}))]),
@@ -122,8 +125,8 @@ def test_each_prefix_and_each_form_of_the_table_has_a_staging_table_of_its_own()
 
 @pytest.mark.parametrize("base", ["varchar", "bpchar"])
 def test_a_text_whose_blanks_postgresql_would_cut_is_refused_by_the_staging_table(base: str) -> None:
-    staged = column("name", f"{base}(9)", base, 13).staged
-    assert staged.startswith("text ")
+    staged = Postgresql().definition(column("name", f"{base}(9)", base, 13))
+    assert staged.startswith('"name" text ')
     assert 'char_length("name") <= 9' in staged
     assert ("NOT LIKE '% '" in staged) == (base == "bpchar")
 
@@ -135,17 +138,18 @@ def field(name: str, kind: str, base: str, not_null: bool = False, extra: str = 
     """A column of MySQL."""
     is_text = base in mysql_table.TEXTS
     charset, collation = ("utf8mb4", "utf8mb4_bin") if is_text else (None, None)
-    return mysql_table.Column(name, kind, base, not_null, False, extra, charset, collation, None, None)
+    counted = extra == "auto_increment"
+    return mysql_table.Column(name, kind, base, not_null, False, counted, counted, charset, collation)
 
 
-def relation(*keys: Index, extra: str = "") -> mysql_table.Target:
+def relation(*keys: Index, extra: str = "") -> Target[mysql_table.Column]:
     """A table of MySQL, with a column ``number`` that the query does not have."""
     columns = [
         field("id", "bigint", "bigint", not_null=True),
         field("name", "longtext", "longtext"),
         field("number", "bigint", "bigint", extra=extra),
     ]
-    return mysql_table.Target("`d`.`t`", "d", "t", columns, keys, [])
+    return Target("`d`.`t`", "t", "`d`.`t`", columns, keys, [])
 
 
 PRIMARY = Index("PRIMARY", frozenset({"id"}), True)
@@ -166,10 +170,10 @@ PRIMARY = Index("PRIMARY", frozenset({"id"}), True)
 )
 def test_an_upsert_of_mysql_replaces_rows_of_its_own_key_only(keys: tuple[Index, ...], extra: str, told: str) -> None:
     if not told:
-        mysql_table.fit_table(SCHEMA, relation(*keys, extra=extra), ["id"])
+        fit(Mysql(True), SCHEMA, relation(*keys, extra=extra), ["id"])
         return
     with pytest.raises(OptionError, match=f"COLUMNS_MISMATCH.*{told}"):
-        mysql_table.fit_table(SCHEMA, relation(*keys, extra=extra), ["id"])
+        fit(Mysql(True), SCHEMA, relation(*keys, extra=extra), ["id"])
 
 
 @pytest.mark.parametrize("mariadb", [False, True])
@@ -186,7 +190,7 @@ def test_an_upsert_of_mysql_replaces_rows_of_its_own_key_only(keys: tuple[Index,
 def test_what_mysql_would_change_is_refused_by_the_staging_table(
     found: mysql_table.Column, kind: str, check: str, mariadb: bool
 ) -> None:
-    staged = found.staged(Flavour(mariadb))
+    staged = Mysql(mariadb).definition(found)
     assert staged.startswith(f"`c` {kind}")
     assert check in staged
     assert ("CHECK" in staged) == bool(check)
