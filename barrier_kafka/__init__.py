@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from connector import CheckpointListener, LagListener, StopWish, listen, register, supervise
+    from connector import CheckpointListener, LagListener, StopRequest, add_listener, register, supervise
     from connector.delta import idempotent_merge
     from connector.kafka.client.topics import Partition
     from connector.kafka.sink.injector import inject_barriers
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from connector.schema_registry.dead_letters import dead_letters
     from connector.schema_registry.encode import encode_avro, encode_json
     from connector.serving.lineage import LineageListener
-    from connector.serving.metrics import QueryCollector, observe_query, register_metrics
+    from connector.serving.metrics import QueryCollector, register_opentelemetry, register_prometheus
     from connector.sql.control_tables import Cursor
     from connector.sql.database import Connection
     from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
@@ -142,7 +142,7 @@ __all__ = [
     "StagedHandle",
     "StagedSqlSink",
     "StagedTransaction",
-    "StopWish",
+    "StopRequest",
     "StoreError",
     "StoreReplacedError",
     "StoreUnreachableError",
@@ -153,6 +153,7 @@ __all__ = [
     "TwoPhaseCommitSink",
     "WarmsUp",
     "WritesTopics",
+    "add_listener",
     "dead_letters",
     "decode_avro",
     "decode_json",
@@ -160,15 +161,14 @@ __all__ = [
     "encode_json",
     "idempotent_merge",
     "inject_barriers",
-    "listen",
-    "observe_query",
     "register",
-    "register_metrics",
+    "register_opentelemetry",
+    "register_prometheus",
     "supervise",
 ]
 
 _ELSEWHERE: Final = {
-    "connector": ("CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"),
+    "connector": ("CheckpointListener", "LagListener", "StopRequest", "add_listener", "register", "supervise"),
     "connector.delta": ("idempotent_merge",),
     "connector.kafka.client.topics": ("Partition",),
     "connector.kafka.sink.injector": ("inject_barriers",),
@@ -178,7 +178,7 @@ _ELSEWHERE: Final = {
     "connector.schema_registry.dead_letters": ("dead_letters",),
     "connector.schema_registry.encode": ("encode_avro", "encode_json"),
     "connector.serving.lineage": ("LineageListener",),
-    "connector.serving.metrics": ("QueryCollector", "observe_query", "register_metrics"),
+    "connector.serving.metrics": ("QueryCollector", "register_opentelemetry", "register_prometheus"),
     "connector.sql.control_tables": ("Cursor",),
     "connector.sql.database": ("Connection",),
     "connector.sql.staged_sink": ("StagedHandle", "StagedSqlSink", "StagedTransaction"),

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from connector.kafka.source.lag import LagListener
-    from connector.operations.listener import CheckpointListener, listen
-    from connector.operations.supervised_query import StopWish, supervise
+    from connector.operations.listener import CheckpointListener, add_listener
+    from connector.operations.supervised_query import StopRequest, supervise
     from transactional.sink import TwoPhaseCommitSink
 
-__all__ = ["CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"]
+__all__ = ["CheckpointListener", "LagListener", "StopRequest", "add_listener", "register", "supervise"]
 
 
 catalogue.extend(__name__)  # whose remedies name the commands
@@ -24,8 +24,8 @@ catalogue.extend(__name__)  # whose remedies name the commands
 _HOMES: Final = {
     "CheckpointListener": "connector.operations.listener",
     "LagListener": "connector.kafka.source.lag",
-    "StopWish": "connector.operations.supervised_query",
-    "listen": "connector.operations.listener",
+    "StopRequest": "connector.operations.supervised_query",
+    "add_listener": "connector.operations.listener",
     "supervise": "connector.operations.supervised_query",
 }
 

@@ -15,7 +15,7 @@ class Printer(barrier_kafka.CheckpointListener):
         )
 
 
-listening = barrier_kafka.listen(spark, location, Printer())
+listening = barrier_kafka.add_listener(spark, location, Printer())
 query = (
     spark.readStream.format("barrier-kafka")
     .option("kafka.bootstrap.servers", brokers)

@@ -61,8 +61,8 @@ def answer(capsys: Capture, place: Place, *command: str) -> tuple[int, dict[str,
 def told(spark: SparkSession, tmp_path: Path) -> Iterator[Told]:
     """Attached before there is a location, and beside another listener that has had enough."""
     found = Told()
-    listening = connector.listen(spark, str(tmp_path / "checkpoint"), found)
-    connector.listen(spark, str(tmp_path / "checkpoint"), Told()).stop()
+    listening = connector.add_listener(spark, str(tmp_path / "checkpoint"), found)
+    connector.add_listener(spark, str(tmp_path / "checkpoint"), Told()).stop()
     yield found
     listening.stop()
 

@@ -169,8 +169,8 @@ def test_the_function_writes_until_it_is_stopped(topic: Topic) -> None:
     asked: Iterator[bool] = iter([False] * 4)
     options = {"kafka.bootstrap.servers": topic.servers}
     stop: Callable[[], bool] = lambda: next(asked, True)  # noqa: E731
-    assert inject_barriers(topic.name, topic.barriers, options, intervalSeconds=0.01, stop=stop) == 1
-    wrong: dict[str, Any] = {"intervalSeconds": 0}
+    assert inject_barriers(topic.name, topic.barriers, options, interval_seconds=0.01, stop=stop) == 1
+    wrong: dict[str, Any] = {"interval_seconds": 0}
     with pytest.raises(ValueError, match="above 0"):
         inject_barriers(topic.name, topic.barriers, options, **wrong)
 

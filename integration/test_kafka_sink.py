@@ -212,7 +212,7 @@ def test_an_attempt_that_was_fenced_before_its_first_row_ends_no_other_attempts_
         monkeypatch.setattr(admin, "describe", describe)
         transaction = first.beginTransaction(contexts[0])
         first.write(transaction, batch_of(["a"]))
-        with pytest.raises(RetriableError, match="LANE_TAKEN"):
+        with pytest.raises(RetriableError, match="PRODUCER_FENCED"):
             first.preCommit(transaction)
         first.rollback(transaction)
         assert [state.outcome for state in second.inspect(handles)] == [Outcome.PREPARED]
@@ -300,7 +300,7 @@ def test_an_abort_fences_the_zombie_that_still_writes(kafka: Cluster, sink: Kafk
     assert zombie.producer.flush(DEADLINE_SECONDS) == 0
     assert sink.sweep([], OVER) == 1
     sink.write(zombie, batch_of(["second half"]))
-    with pytest.raises(RetriableError, match="LANE_TAKEN"):
+    with pytest.raises(RetriableError, match="PRODUCER_FENCED"):
         sink.preCommit(zombie)
     sink.rollback(zombie)
     assert sink.sweep([], OVER) == 0
@@ -332,7 +332,7 @@ def test_a_task_takes_the_next_id_while_its_own_is_taken(sink: KafkaSink, prefix
     for transaction in transactions:
         sink.write(transaction, batch_of(["row"]))
     # An id that was only initialised is free: the second took it over, and the first finds out.
-    with pytest.raises(RetriableError, match="LANE_TAKEN"):
+    with pytest.raises(RetriableError, match="PRODUCER_FENCED"):
         sink.preCommit(transactions[0])
     assert sink.preCommit(transactions[1]) is not None
     sink.rollback(transactions[0])
@@ -657,7 +657,7 @@ def test_an_abort_fences_the_zombie_on_an_older_cluster_too(older: Cluster, topi
     found = admin_of(sink).describe([zombie.name]).get(zombie.name)
     assert found is None or found.producer_epoch > before  # None: this cluster forgets an id after 3 s
     rows = batch_of([str(number) for number in range(50)])
-    with pytest.raises(RetriableError, match="LANE_TAKEN"):  # noqa: PT012 - whichever call sees the broker's answer.
+    with pytest.raises(RetriableError, match="PRODUCER_FENCED"):  # noqa: PT012 - whichever call sees the broker's answer.
         sink.write(zombie, rows)
         sink.preCommit(zombie)
     sink.rollback(zombie)
@@ -676,7 +676,7 @@ def test_a_fenced_zombie_that_writes_on_is_told_why(older: Cluster, topic_name: 
         assert zombie.producer is not None
         assert zombie.producer.flush(DEADLINE_SECONDS) == 0
         assert sink.sweep([], OVER) == 1
-        with pytest.raises(RetriableError, match="LANE_TAKEN"):
+        with pytest.raises(RetriableError, match="PRODUCER_FENCED"):
             write_until_refused(sink, zombie, row)
         sink.rollback(zombie)
         sink.close()

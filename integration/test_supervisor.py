@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connector.operations.signals import StopWish
+from connector.operations.signals import StopRequest
 from connector.operations.supervised_query import supervise
 from integration.broker import Cluster
 from integration.crash_matrix import POINTS, REPAIRS, nothing_is_open, provoke
@@ -39,7 +39,7 @@ class Supervised:
         self, session: SparkSession, query: LiveQuery, strategy: RestartStrategy, timeout: float = 60.0
     ) -> None:
         self.place: Place = query.place
-        self.wish = StopWish()
+        self.wish = StopRequest()
         self.starts = 0
         self.error: BaseException | None = None
         self._job = query.job
@@ -57,7 +57,7 @@ class Supervised:
 
     def _supervise(self) -> None:
         try:
-            supervise(self._start, self._strategy, stop_timeout=self._timeout, wish=self.wish)
+            supervise(self._start, self._strategy, stop_timeout=self._timeout, stop=self.wish)
         except BaseException as problem:  # noqa: BLE001 - handed to the test
             self.error = problem
         finally:

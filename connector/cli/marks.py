@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from connector.cli.report import Report
-from connector.operations.signals import StopWish, obeying_signals
+from connector.operations.signals import StopRequest, obeying_signals
 from transactional.sink import Options
 
 __all__ = ["inject", "offsets"]
@@ -39,10 +39,10 @@ def inject(
     """
     from connector.kafka.sink.injector import inject_barriers
 
-    wish = StopWish()
+    wish = StopRequest()
     options = {**given, "kafka.bootstrap.servers": bootstrap_server}
     with obeying_signals(wish):
-        written = inject_barriers(topic, barrier_topic, options, intervalSeconds=interval, stop=wish.asked)
+        written = inject_barriers(topic, barrier_topic, options, interval_seconds=interval, stop=wish.asked)
     report.facts.update(marks=written)
     report.say(f"{written} marks of {topic} were written to {barrier_topic}")
 

@@ -19,13 +19,13 @@ from transactional.stats import CheckpointHistory, Restored, history, restored
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointListener", "Listening", "listen"]
+__all__ = ["CheckpointListener", "Listening", "add_listener"]
 
 log = logging.getLogger(__name__)
 
 
 class CheckpointListener:
-    """Base class for a listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.listen`.
+    """Base class for a listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.add_listener`.
 
     *Called in the user's driver program, in a thread of Spark's events; each event once, in order.* If a method raises,
     the error is logged; the query and later events are not affected. A listener can't change a checkpoint. To save your own
@@ -154,8 +154,8 @@ class Listening:
         return [(call, what) for _, call, what in sorted(events, key=lambda event: event[0])]
 
 
-def listen(
-    spark: SparkSession, checkpointLocation: str, listener: CheckpointListener, since: int | None = None
+def add_listener(
+    spark: SparkSession, location: str, listener: CheckpointListener, since: int | None = None
 ) -> Listening:
     """Report a query's checkpoints to a listener. *Called in the user's driver program, before or after the query starts.*
 
@@ -164,7 +164,7 @@ def listen(
     spark : SparkSession
         The session in which the query runs. With Spark Connect, create a `Listening` where the location can be read, and
         call its ``poll()``.
-    checkpointLocation : str
+    location : str
         The query's checkpoint location, as set on its writer.
     listener : CheckpointListener
     since : int, optional
@@ -193,11 +193,11 @@ def listen(
     >>> class Lag(CheckpointListener):
     ...     def onCheckpointCompleted(self, checkpoint):
     ...         print(checkpoint.id, checkpoint.rows, checkpoint.committing_ms)
-    >>> listening = barrier_kafka.listen(spark, "/var/lib/orders", Lag())
+    >>> listening = barrier_kafka.add_listener(spark, "/var/lib/orders", Lag())
     """
     from connector.registration.sessions import register_lost
     from connector.registration.start_check import check_starts
 
     check_starts()
     register_lost(spark)
-    return Listening(CheckpointLocation(checkpointLocation), listener, since).attach(spark)
+    return Listening(CheckpointLocation(location), listener, since).attach(spark)

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["StopWish", "obeying_signals"]
+__all__ = ["StopRequest", "obeying_signals"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class StopWish:
+class StopRequest:
     """Request to stop a query under `supervise`, from any thread or from a signal handler."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class StopWish:
 
 
 @contextmanager
-def obeying_signals(wish: StopWish) -> Iterator[Callable[[], None]]:
+def obeying_signals(wish: StopRequest) -> Iterator[Callable[[], None]]:
     """Let SIGTERM and SIGINT ask for a stop; the third ends the process. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None

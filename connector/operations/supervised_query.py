@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from connector.location.location import CheckpointLocation
 from connector.operations.restart_options import from_config
-from connector.operations.signals import StopWish, obeying_signals
+from connector.operations.signals import StopRequest, obeying_signals
 from connector.operations.supervision import LOOK_SECONDS, Supervision
 from connector.registration.sessions import register_lost
 from connector.registration.start_check import check_starts
@@ -23,7 +23,7 @@ from transactional.restart import RestartStrategy
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["StopWish", "supervise"]
+__all__ = ["StopRequest", "supervise"]
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ def supervise(
     options: Mapping[str, str] | None = None,
     stop_timeout: float = 300.0,
     single_driver: bool = False,
-    wish: StopWish | None = None,
+    stop: StopRequest | None = None,
 ) -> None:
     """Keep a query running: restart it after failures, and return after a graceful stop. *Called in the user's driver program.*
 
     `strategy` decides when a failed query is started again. There is no restart if it can't help (wrong options, missing
     rights, a replay with other rows). If the failure requires a rewind, `supervise` rewinds the query before the restart.
-    SIGTERM, SIGINT, `wish` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. A second signal,
+    SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. A second signal,
     or the end of `stop_timeout`, stops the query immediately; prepared rows are then committed.
 
     Parameters
@@ -68,7 +68,7 @@ def supervise(
     single_driver : bool
         True if nothing else starts this query. Then a former driver that can't be seen from here (in another container)
         counts as dead, and its unfinished transactions are ended.
-    wish : StopWish, optional
+    stop : StopRequest, optional
         To request a stop from another thread. Signals work only if `supervise` runs in the main thread.
 
     Raises
@@ -105,7 +105,7 @@ def supervise(
         options or {},
         log.warning,
         single_driver,
-        wish or StopWish(),
+        stop or StopRequest(),
     )
     with obeying_signals(supervision.wish) as obey:
         query = _Query(start, supervision, stop_timeout, obey)

@@ -15,7 +15,7 @@ from tenacity import Retrying, retry_if_exception, wait_fixed
 
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
-from connector.operations.signals import StopWish
+from connector.operations.signals import StopRequest
 from connector.operations.stopping import FinalCheckpoint, Standing, end_run, standing
 from transactional.clock import Clock, Deadline, Pace, SystemClock
 from transactional.entries import Restarted
@@ -71,7 +71,7 @@ class Supervision:
     given: Mapping[str, str]
     say: Callable[[str], None]
     single_driver: bool = False
-    wish: StopWish = field(default_factory=StopWish)
+    wish: StopRequest = field(default_factory=StopRequest)
     clock: Clock = field(default_factory=SystemClock)
     chance: Callable[[], float] = random.random
     location: CheckpointLocation | None = None

@@ -32,14 +32,14 @@ SERVERS: Final = "kafka.bootstrap.servers"
 
 
 class LineageListener(CheckpointListener):
-    """Emits an OpenLineage event for each completed checkpoint. Attach it with `barrier_kafka.listen`.
+    """Emits an OpenLineage event for each completed checkpoint. Attach it with `barrier_kafka.add_listener`.
 
     Needs the extra ``barrier-kafka[openlineage]``. The first event of a run is ``START``, later ones are ``RUNNING``. Each
     event names the source topics and the target topics or table. It also has the number of rows and bytes in the checkpoint.
 
     Parameters
     ----------
-    checkpointLocation : str
+    location : str
         The query's checkpoint location.
     client : OpenLineageClient
         A client of the package ``openlineage-python``.
@@ -53,7 +53,7 @@ class LineageListener(CheckpointListener):
 
     def __init__(
         self,
-        checkpointLocation: str,
+        location: str,
         client: OpenLineageClient,
         job: str,
         *,
@@ -62,7 +62,7 @@ class LineageListener(CheckpointListener):
     ) -> None:
         self._client, self._servers = client, source_servers
         self._job, self._namespace = job, namespace
-        self._location = CheckpointLocation(checkpointLocation)
+        self._location = CheckpointLocation(location)
         self._journal = self._location.journal()
         self._run: uuid.UUID | None = None
 

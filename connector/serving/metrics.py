@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["QueryCollector", "observe_query", "register_metrics"]
+__all__ = ["QueryCollector", "register_opentelemetry", "register_prometheus"]
 
 
 class QueryCollector:
@@ -52,14 +52,14 @@ class QueryCollector:
         yield from found.values()
 
 
-def register_metrics(checkpointLocation: str, registry: CollectorRegistry | None = None) -> QueryCollector:
+def register_prometheus(location: str, registry: CollectorRegistry | None = None) -> QueryCollector:
     """Export a query's metrics to Prometheus. *Called in the user's driver program, or anywhere else.*
 
     Needs the extra ``barrier-kafka[serve]``.
 
     Parameters
     ----------
-    checkpointLocation : str
+    location : str
         The query's checkpoint location.
     registry : CollectorRegistry, optional
         The registry to use. The default is the registry of the process, which ``prometheus_client.start_http_server`` serves.
@@ -76,25 +76,25 @@ def register_metrics(checkpointLocation: str, registry: CollectorRegistry | None
     """
     from prometheus_client import REGISTRY
 
-    look = _looking(checkpointLocation)
+    look = _looking(location)
     collector = QueryCollector(lambda: [look()])
     (registry or REGISTRY).register(collector)
     return collector
 
 
-def observe_query(checkpointLocation: str, meter: Meter) -> None:
+def register_opentelemetry(location: str, meter: Meter) -> None:
     """Export a query's metrics to OpenTelemetry. *Called in the user's driver program, or anywhere else.*
 
     Parameters
     ----------
-    checkpointLocation : str
+    location : str
         The query's checkpoint location.
     meter : Meter
         The meter on which the metrics are created; ``opentelemetry.metrics.get_meter`` returns one.
     """
     from opentelemetry.metrics import Observation
 
-    look = _looking(checkpointLocation)
+    look = _looking(location)
     last: tuple[float, list[Sample]] = (0.0, [])
 
     def observed(name: str) -> Callable[[Any], Iterator[Observation]]:

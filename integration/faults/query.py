@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from barrier_kafka import FixedDelay, StopWish, supervise
+from barrier_kafka import FixedDelay, StopRequest, supervise
 from integration.demo.query import end_with_the_demo
 from integration.jobs import Job, build_session
 
@@ -69,7 +69,7 @@ def main() -> int:
     chosen = parser.parse_args()
     threading.Thread(target=end_with_the_demo, daemon=True).start()
     queries = [Query(**each) for each in json.loads(chosen.settings.read_text(encoding="utf-8"))]
-    wishes = [StopWish() for _ in queries]
+    wishes = [StopRequest() for _ in queries]
 
     def ask(*_: Any) -> None:
         for wish in wishes:
@@ -79,10 +79,10 @@ def main() -> int:
     spark = build_session(Job("", "", name="faults"))
     problems: list[BaseException] = []
 
-    def keep(query: Query, wish: StopWish) -> None:
+    def keep(query: Query, wish: StopRequest) -> None:
         try:
             options = {key: text for key, text in query.sink.items() if key != "format"}
-            supervise(lambda: query.start(spark), FixedDelay(10**6, 0.5), options=options, wish=wish)
+            supervise(lambda: query.start(spark), FixedDelay(10**6, 0.5), options=options, stop=wish)
         except BaseException as problem:  # noqa: BLE001 - reported below, in the main thread
             problems.append(problem)
             ask()

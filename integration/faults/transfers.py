@@ -74,7 +74,7 @@ class _MarkedFeed(Feed):
         self._ended = threading.Event()
         options = {"kafka.bootstrap.servers": self.servers}
         words = (self.topic, barriers, options)
-        more = {"intervalSeconds": BARRIER_SECONDS, "stop": self._ended.is_set}
+        more = {"interval_seconds": BARRIER_SECONDS, "stop": self._ended.is_set}
         self._marking = threading.Thread(target=inject_barriers, args=words, kwargs=more, daemon=True)
         self._marking.start()
 

@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> CliPlace:
 
 def test_a_driver_s_registry_follows_the_journal(place: CliPlace) -> None:
     registry = CollectorRegistry()
-    collector = barrier_kafka.register_metrics(str(place), registry)
+    collector = barrier_kafka.register_prometheus(str(place), registry)
     labels = {"location": str(place)}
     assert registry.get_sample_value("barrier_committed_rows_total", labels) == 3
     place.decided(1, rows=4)
@@ -40,7 +40,7 @@ def test_a_driver_s_registry_follows_the_journal(place: CliPlace) -> None:
 
 def test_a_meter_of_opentelemetry_observes_the_same(place: CliPlace) -> None:
     reader = InMemoryMetricReader()
-    barrier_kafka.observe_query(str(place), MeterProvider([reader]).get_meter("orders"))
+    barrier_kafka.register_opentelemetry(str(place), MeterProvider([reader]).get_meter("orders"))
     seen = json.loads(reader.get_metrics_data().to_json())  # type: ignore[union-attr]
     (scope,) = seen["resource_metrics"][0]["scope_metrics"]
     found = {metric["name"]: metric["data"]["data_points"] for metric in scope["metrics"]}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
-from connector.operations.signals import StopWish, obeying_signals
+from connector.operations.signals import StopRequest, obeying_signals
 
 
 def test_a_request_in_the_journal_is_never_urgent_and_makes_no_signal_urgent() -> None:
-    wish = StopWish()
+    wish = StopRequest()
     wish.request()
     wish.request()
     assert (wish.asked(), wish.forced()) == (True, False)
@@ -22,6 +22,6 @@ def test_a_request_in_the_journal_is_never_urgent_and_makes_no_signal_urgent() -
 
 def test_handlers_are_as_they_were_when_no_one_supervises_any_more() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with obeying_signals(StopWish()):
+    with obeying_signals(StopRequest()):
         assert signal.getsignal(signal.SIGTERM) is not before[0]
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before

@@ -12,7 +12,7 @@ import pytest
 
 from connector.location.location import CheckpointLocation
 from connector.operations import recovery, stopping, supervision
-from connector.operations.supervised_query import StopWish, supervise
+from connector.operations.supervised_query import StopRequest, supervise
 from connector.spark import internals
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace
@@ -94,7 +94,7 @@ def test_a_look_into_the_journal_that_fails_starts_no_second_query(
     place: CliPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    wish = StopWish()
+    wish = StopRequest()
     queries: list[FakeQuery] = []
 
     def when() -> bool:
@@ -110,7 +110,7 @@ def test_a_look_into_the_journal_that_fails_starts_no_second_query(
         queries.append(FakeQuery())
         return queries[-1]
 
-    supervise(start, FixedDelay(5, 0.1), location=str(place), wish=wish)
+    supervise(start, FixedDelay(5, 0.1), location=str(place), stop=wish)
     assert [query.stops for query in queries] == [1]
     run = place.ledger().newest_run
     assert run is not None
@@ -119,7 +119,7 @@ def test_a_look_into_the_journal_that_fails_starts_no_second_query(
 
 def test_a_query_is_stopped_before_it_is_ended_from_outside(place: CliPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.prepared(1, in_spark=False)  # a task is at work
-    wish, query = StopWish(), FakeQuery()
+    wish, query = StopRequest(), FakeQuery()
     ran: list[bool] = []
     real = recovery._commit
 
@@ -130,7 +130,7 @@ def test_a_query_is_stopped_before_it_is_ended_from_outside(place: CliPlace, mon
     monkeypatch.setattr(recovery, "_commit", commit)
     journal_fails(monkeypatch, lambda: wish.asked() and query.isActive)
     threading.Timer(0.3, wish.ask).start()
-    supervise(lambda: query, NoRestart(), location=str(place), wish=wish, stop_timeout=1)  # type: ignore[arg-type, return-value]
+    supervise(lambda: query, NoRestart(), location=str(place), stop=wish, stop_timeout=1)  # type: ignore[arg-type, return-value]
     assert ran == [False]
     assert place.files("pending") == []
 
@@ -182,7 +182,7 @@ def test_what_a_former_container_has_left_is_named_or_ended(
     monkeypatch.setattr(internals, "driver_of", lambda query: "a new driver")
     place.run(process={**this_process(), "namespace": "pid:[4026530001]"}, driver="the former")
     place.prepared(1)
-    wish = StopWish()
+    wish = StopRequest()
     wish.ask()
     more: dict[str, Any] = {"location": str(place), "wish": wish, "single_driver": single_driver}
     if single_driver:

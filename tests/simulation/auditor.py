@@ -129,7 +129,7 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "TABLE_UNREACHABLE": FAULT,
     "DELTA_COMMIT_FAILED": STILL,
     "WRITE_FAILED": FAULT,
-    "LANE_TAKEN": (*LOSS, *RIVAL, "store is hurt"),  # a coordinator that was replaced and does not know it yet
+    "PRODUCER_FENCED": (*LOSS, *RIVAL, "store is hurt"),  # a coordinator that was replaced and does not know it yet
     "PREFIX_TAKEN": (*DEATH, *RIVAL),  # a planning had taken the prefix late, before its `mark`
     "STOP_REQUESTED": ("ask to stop",),
     "TRANSACTION_LOST": (*LOSS, *RIVAL),

@@ -76,7 +76,7 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
             "ROW_REFUSED", owner="2pc-kafka", reason=f"{size} bytes for {at}: {reason}", **parameters
         )
     if name in FENCED:
-        return RetriableError("LANE_TAKEN", reason=reason, **parameters)
+        return RetriableError("PRODUCER_FENCED", reason=reason, **parameters)
     if name in ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"):
         return StoreError("UNKNOWN_TOPIC", option="topic", **parameters)
     if name == "TOPIC_AUTHORIZATION_FAILED":

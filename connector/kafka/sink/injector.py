@@ -167,10 +167,10 @@ class Injector:
 
 def inject_barriers(
     topic: str,
-    barrierTopic: str,
+    barrier_topic: str,
     options: Mapping[str, str],
     *,
-    intervalSeconds: float = 10.0,
+    interval_seconds: float = 10.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """Write barriers for a topic that other programs fill, so that queries can follow it with ``alignOn``.
@@ -182,11 +182,11 @@ def inject_barriers(
     ----------
     topic : str
         The topic whose ends are marked.
-    barrierTopic : str
+    barrier_topic : str
         The topic that gets the marks. It is created if it does not exist.
     options : Mapping[str, str]
         ``kafka.bootstrap.servers`` and other ``kafka.*`` options, as for the sink ``2pc-kafka``.
-    intervalSeconds : float
+    interval_seconds : float
         Seconds between two marks.
     stop : Callable[[], bool]
         Called several times a second; the function returns when the result is True.
@@ -201,26 +201,26 @@ def inject_barriers(
     FencedError
         ``INJECTOR_FENCED``: another injector has taken over.
     OptionError
-        Before the first mark: `topic` does not exist, or `barrierTopic` is not suitable.
+        Before the first mark: `topic` does not exist, or `barrier_topic` is not suitable.
     StoreError
-        The brokers can't be used, a right is missing, or `barrierTopic` belongs to another topic or query.
+        The brokers can't be used, a right is missing, or `barrier_topic` belongs to another topic or query.
     ValueError
-        `intervalSeconds` is not above 0.
+        `interval_seconds` is not above 0.
     """
-    if not intervalSeconds > 0:
-        raise ValueError("intervalSeconds must be above 0")
+    if not interval_seconds > 0:
+        raise ValueError("interval_seconds must be above 0")
     config = replace(parse_write_options(Options(options)).client, name="barrier inject")
     written, due = 0, 0.0
-    with Injector(config, topic, barrierTopic) as injector:
+    with Injector(config, topic, barrier_topic) as injector:
         while not stop():
             if time.monotonic() < due:
-                time.sleep(min(0.1, intervalSeconds))
+                time.sleep(min(0.1, interval_seconds))
                 continue
-            due = time.monotonic() + intervalSeconds
+            due = time.monotonic() + interval_seconds
             try:
                 mark = injector.inject()
             except RetriableError as problem:
-                log.warning("No barrier was written to %s; the next interval tries again: %s", barrierTopic, problem)
+                log.warning("No barrier was written to %s; the next interval tries again: %s", barrier_topic, problem)
                 continue
             if mark is not None:
                 written += 1

@@ -174,7 +174,7 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
         description = admin.describe([transaction.name]).get(transaction.name)
         if description is None:
             raise RetriableError(
-                "LANE_TAKEN",
+                "PRODUCER_FENCED",
                 reason=f"{transaction.name} is unknown right after it was initialised",
                 transactionalId=transaction.name,
             )
@@ -301,7 +301,7 @@ def _described(admin: KafkaAdmin, transaction: KafkaTransaction, states: Collect
     ):
         seen = "unknown" if description is None else f"{description.state}, epoch {description.producer_epoch}"
         raise RetriableError(
-            "LANE_TAKEN",
+            "PRODUCER_FENCED",
             reason=f"{transaction.name} (epoch {transaction.producer_epoch}) is not open any more: {seen}",
             transactionalId=transaction.name,
         )

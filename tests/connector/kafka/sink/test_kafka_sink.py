@@ -153,7 +153,7 @@ def test_the_timeout_is_the_user_s_or_what_the_brokers_allow(cluster: FakeCluste
     [
         ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "MISSING_RIGHT", StoreError),
         ("_TIMED_OUT", "WRITE_FAILED", RetriableError),
-        ("INVALID_PRODUCER_EPOCH", "LANE_TAKEN", RetriableError),
+        ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", RetriableError),
     ],
 )
 def test_a_transaction_that_can_not_be_opened_leaves_no_connection(
@@ -169,7 +169,7 @@ def test_a_transaction_that_can_not_be_opened_leaves_no_connection(
 
 def test_an_id_that_its_coordinator_does_not_know_right_after_its_init_is_written_again(cluster: FakeCluster) -> None:
     cluster.then[2] = cluster.states.clear
-    with pytest.raises(RetriableError, match="LANE_TAKEN"):
+    with pytest.raises(RetriableError, match="PRODUCER_FENCED"):
         sink().beginTransaction(context())
     assert cluster.open_admins == 0
 
@@ -221,7 +221,7 @@ def test_a_transaction_that_is_not_open_any_more_is_not_prepared(cluster: FakeCl
 
     # Looked at before the offsets of its rows are asked for, and after.
     cluster.then[cluster.described + (1 if when == "before" else 2)] = change
-    with pytest.raises(RetriableError, match="LANE_TAKEN") as caught:
+    with pytest.raises(RetriableError, match="PRODUCER_FENCED") as caught:
         made.preCommit(transaction)
     assert failure_of(caught.value).remedy is Remedy.RESTART
     assert not cluster.then
@@ -259,7 +259,7 @@ def test_a_failure_that_follows_from_a_lost_id_is_named_by_the_coordinator(clust
     made.write(transaction, rows("a"))
     cluster.producers[0].rejected = [("_MSG_TIMED_OUT", b"x", 1)]
     cluster.state(transaction.name, "Empty", epoch=transaction.producer_epoch + 1)
-    with pytest.raises(RetriableError, match="LANE_TAKEN"):
+    with pytest.raises(RetriableError, match="PRODUCER_FENCED"):
         made.preCommit(transaction)
 
 

@@ -191,7 +191,7 @@ def test_a_column_that_is_null_everywhere_is_taken() -> None:
         ("_UNKNOWN_PARTITION", RowRefusedError, "ROW_REFUSED"),
         ("UNKNOWN_TOPIC_OR_PART", StoreError, "UNKNOWN_TOPIC"),
         ("TOPIC_AUTHORIZATION_FAILED", StoreError, "MISSING_RIGHT"),
-        ("_FENCED", RetriableError, "LANE_TAKEN"),
+        ("_FENCED", RetriableError, "PRODUCER_FENCED"),
         ("_MSG_TIMED_OUT", RetriableError, "WRITE_FAILED"),
     ],
 )
@@ -215,7 +215,7 @@ def test_the_first_cause_counts_and_of_a_refused_batch_the_largest_row() -> None
         deliveries.check()
 
 
-@pytest.mark.parametrize(("reported", "told"), [("INVALID_PRODUCER_EPOCH", "LANE_TAKEN"), (None, "WRITE_FAILED")])
+@pytest.mark.parametrize(("reported", "told"), [("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"), (None, "WRITE_FAILED")])
 def test_a_fatal_error_whose_reason_the_client_loses_is_an_error_of_ours(reported: str | None, told: str) -> None:
     deliveries = Deliveries()
     calls = 0
@@ -303,7 +303,7 @@ def test_a_producer_that_has_failed_for_good_names_the_first_cause(name: str) ->
     producer = FakeProducer()
     producer.fails, producer.rejected = [name], [("INVALID_PRODUCER_EPOCH", b"x", 0)]
     schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
-    with pytest.raises(RetriableError, match="LANE_TAKEN"):
+    with pytest.raises(RetriableError, match="PRODUCER_FENCED"):
         writing(producer, schema, {"value": ["a"], "partition": [0]})
 
 
