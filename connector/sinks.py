@@ -19,9 +19,9 @@ from connector.options import (
     as_str,
 )
 from connector.spark.recorded_options import leads_out
+from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.entry import UNFIT, checksum
-from transactional.faults import reach
 from transactional.finding import Finding, Level, good, problem, unknown, warning
 from transactional.history import must_hold
 from transactional.journal.folders import make_folders, replace_file, sync_file, sync_folder
@@ -48,6 +48,7 @@ __all__ = [
     "as_positive_int",
     "as_str",
     "checksum",
+    "faults",
     "find_sink",
     "good",
     "guard_run",
@@ -62,7 +63,6 @@ __all__ = [
     "nearest",
     "problem",
     "publishes_marks",
-    "reach",
     "replace_file",
     "restorable",
     "sync_file",

@@ -38,7 +38,7 @@ from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
 from connector.delta.write_options import NAME, WriteOptions, parse_write_options
-from connector.sinks import Deadline, SystemClock, must_hold, reach
+from connector.sinks import Deadline, SystemClock, faults, must_hold
 from transactional import (
     AmbiguousOutcomeError,
     Cutoff,
@@ -286,7 +286,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         if not handles:
             return
         lost = self._try(attempt, f"the commit of checkpoint {checkpoint.id}")
-        reach("commit.one")
+        faults.reach("commit.one")
         gone = {handle["nonce"] for handle in lost}
         self._notes.delete([handle["nonce"] for handle in handles if handle["nonce"] not in gone])
         if lost:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
-from connector.sinks import must_hold, reach
+from connector.sinks import faults, must_hold
 from connector.sql.control_tables import AT_ONCE, CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
 from connector.sql.database import Connection, Database, sqlstate, standard_error
 from connector.sql.fitting import in_micros
@@ -311,7 +311,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
                 f"Checkpoint {checkpoint.id} is decided, so its rows stay as they are: ALTER TABLE (or drop the constraint, "
                 f"index, policy or trigger that refuses them), and start the query again. Nothing is lost."
             ) from problem
-        reach("commit.one")
+        faults.reach("commit.one")
         if lost:
             reason = (
                 f"{len(lost)} of checkpoint {checkpoint.id} were aborted, or their rows are not in {lost[0]['staging']}"

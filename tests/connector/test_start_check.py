@@ -33,6 +33,7 @@ from transactional.errors import (
     ProtocolError,
     RetriableError,
     StoreError,
+    StoreUnreachableError,
     TwoPhaseCommitError,
 )
 from transactional.finding import Finding, good, unknown, warning
@@ -192,7 +193,9 @@ def test_a_query_without_a_prefix_has_none_to_be_checked_yet(start: Start, tmp_p
     assert CheckedSink.prefixes == [None]
 
 
-@pytest.mark.parametrize("problem", [StoreError("MISSING_RIGHT", "no"), StoreError("BROKERS_UNREACHABLE", "no")])
+@pytest.mark.parametrize(
+    "problem", [StoreError("MISSING_RIGHT", "no"), StoreUnreachableError("BROKERS_UNREACHABLE", "no")]
+)
 def test_what_the_store_refuses_start_raises(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:

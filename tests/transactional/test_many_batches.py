@@ -677,7 +677,7 @@ def test_a_repair_on_another_number_of_cores_is_refused_with_both(
     world.tasks(again)
     extra = again.messages[0]
     assert extra is not None
-    with pytest.raises(Violation, match="writer tasks was 3, is 4"):
+    with pytest.raises(Violation, match="writer tasks: recorded 3, now 4"):
         replayed_with(world, again, [*again.messages, replace(extra, partition=3)])
     assert isinstance(again.errors[0], ReplayMismatchError)
 

@@ -46,7 +46,7 @@ def test_a_run_that_was_asked_to_stop_ends_at_its_next_planning_before_any_task_
     query = Query()
     query.run(0)
     ask(query)
-    with pytest.raises(QueryStoppedError, match=r"\[STOP_REQUESTED\].*no failure.*up to micro-batch 0 is committed"):
+    with pytest.raises(QueryStoppedError, match=r"\[STOP_REQUESTED\].*not a failure.*up to micro-batch 0 is committed"):
         query.plan(1)
     assert query.kinds()[-2:] == ["request", "stopped"]
     assert query.transactions.unfinished() == []

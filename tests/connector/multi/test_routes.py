@@ -43,7 +43,7 @@ def test_each_sink_gets_its_rows_in_their_order(large: bool, routes: list[str | 
     ("routes", "shown"),
     [
         (["orders", "order"], r"order\b"),
-        (["", None], 'for "",'),
+        (["", None], 'the route "",'),
         ([["orders", "elsewhere"]], "elsewhere"),
         ([["orders"], []], "an empty array"),
         ([["orders", None]], "a null in an array"),

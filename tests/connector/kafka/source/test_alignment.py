@@ -267,7 +267,10 @@ def test_why_nothing_is_read_is_logged_also_without_marks(caplog: pytest.LogCapt
             query.clock.advance(31)
     first, second = [record.getMessage() for record in caplog.records]
     assert "b-marks has no mark" in first
-    assert "b-marks is at checkpoint 1 with {'query-b': 1, 's/1': 1}, which is no stop" in second
+    assert (
+        "b-marks is at checkpoint 1 with {'query-b': 1, 's/1': 1}, which can't be used because its query reads past barriers"
+        in second
+    )
 
 
 def test_how_long_marks_have_waited_is_recorded() -> None:
