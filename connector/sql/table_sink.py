@@ -211,8 +211,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         target = self.look_up_whole(cursor)
         if target is None:
             cursor.execute(self._target_statement())
-            target = self.look_up_whole(cursor)
-        assert target is not None
+            target = self._must_be_there(self.look_up_whole(cursor))
         written = self._fitting(target)
         staging = self._staging_of(target, written)
         if not self.dialect.is_there(cursor, staging):
@@ -237,9 +236,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         """Look at the table, and begin."""
         transaction = super().beginTransaction(context)
         with self.database.reaching():
-            target = self.look_up(transaction.cursor)
-            if target is None:
-                raise self.refusal("the table is not there any more")
+            target = self._must_be_there(self.look_up(transaction.cursor))
             written = self._fitting(target)
             key = [column.name for name in self._key if (column := target.column(name)) is not None]
             self.task = Task(self._staging_of(target, written), target, written, key)
@@ -257,8 +254,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
 
     def publish(self, cursor: Any, handles: Sequence[StagedHandle]) -> None:
         """Insert the rows, in order; with a key each replaces the one of its key."""
-        target = self.look_up(cursor)
-        assert target is not None
+        target = self._must_be_there(self.look_up(cursor))
         size = len(handles) if self.at_once > 1 else 1
         for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
             for some in portions(list(group), size):
@@ -276,8 +272,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         """
         was: Mapping[str, str] | None = handle["more"].get("columns")
         if was is None:  # a handle of an earlier release
-            source = self.dialect.describe(cursor, handle["staging"])
-            assert source is not None
+            source = self._must_be_there(self.dialect.describe(cursor, handle["staging"]))
             was = {column.name: column.whole for column in source.columns[len(OWN_COLUMNS) :]}
         now = {column.name: column.whole for column in target.columns}
         changed = [
@@ -297,6 +292,11 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return super().staged(cursor, staging, nonces) if self.dialect.is_there(cursor, staging) else {}
 
     # -- statements that create -------------------------------------------------------------------------------------
+
+    def _must_be_there(self, table: Target[Any] | None) -> Target[Any]:
+        if table is None:
+            raise self.refusal("the table is not there any more")
+        return table
 
     def _fitting(self, target: Target[Any]) -> list[Any]:
         return fit(self.dialect, self.schema, target, self._key)
