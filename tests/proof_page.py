@@ -24,8 +24,9 @@ CLAIMS_HEAD = """\
 <!-- Written by python -m tests.proof_page, from tests/claims.json. -->
 
 The claims of each page, with the tests that would fail if a claim were wrong. The table names a single test by its name
-(`grep -rn NAME tests integration`), and a whole file by its path. `make test` runs all tests except those that are marked `matrix`
-and not `quick`. `make matrix` runs all tests that are marked `matrix`. Further attempts to break exactly-once: [proof.md](proof.md).
+(`grep -rn NAME tests integration`), and a whole file by its path. `make test` runs all tests except those that are marked
+`matrix` and not `quick`. `make matrix` runs all tests that are marked `matrix`. Further attempts to break exactly-once:
+[proof.md](proof.md).
 """
 
 
