@@ -1,4 +1,4 @@
-"""The option tables of the docs, made of the code's own: ``python -m tests.option_page`` writes them into the pages."""
+"""The option tables of the docs: ``python -m tests.option_page`` writes the code's tables into the pages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def option_table(
     ----------
     options : Sequence[Option]
     columns : Mapping[str, Mapping[str, str]]
-        Further columns: heading to option to text; what is not named there is empty.
+        Further columns: heading to option to text. The cell of an option that is not named is empty.
     defaults : Mapping[str, str]
-        Defaults that are told in other words than the table's.
+        Defaults that the page shows in other words than the code.
     """
     lines = [f"| option | default | {''.join(f'{heading} | ' for heading in columns)}|"]
     lines.append("|---|---|" + "---|" * (len(columns) + 1))
@@ -48,7 +48,7 @@ def _shown(default: Any) -> str:
 
 
 def source_options() -> str:
-    """The table of ``barrier-kafka``."""
+    """Return the table of ``barrier-kafka``."""
     of = {**dict.fromkeys(BATCH_ONLY, "batch"), **dict.fromkeys(STREAM_ONLY, "stream")}
     options = [*READ_OPTIONS.options, GROUP_ID]
     columns = {"for": {option.key: of.get(option.key, "both") for option in options}}
@@ -56,7 +56,7 @@ def source_options() -> str:
 
 
 def with_table(page: str, table: str) -> str:
-    """The page with this table between its marks."""
+    """Return the page with this table between its marks."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"

@@ -1,4 +1,4 @@
-"""Two pages: what was tried to break it, and the tests of each claim; ``python -m tests.proof_page`` writes both.
+"""Two pages: the attempts to break exactly-once, and the tests of each claim; ``python -m tests.proof_page`` writes both.
 
 ``docs/proof.md`` is ``tests/proof_page.md`` with tables of the results in ``docs/proof/``; ``docs/claims.md`` is made of
 ``tests/claims.json``.
@@ -23,9 +23,10 @@ CLAIMS_HEAD = """\
 
 <!-- Written by python -m tests.proof_page, from tests/claims.json. -->
 
-The claims of each page, with the tests that would fail if they were wrong. A single test is given by its name
-(`grep -rn NAME tests integration`), a whole file by its path. `make test` runs all tests except those that are marked `matrix`
-and not `quick`; `make matrix` runs all that are marked `matrix`. What was tried beyond that: [proof.md](proof.md).
+The claims of each page, with the tests that would fail if a claim were wrong. The table names a single test by its name
+(`grep -rn NAME tests integration`), and a whole file by its path. `make test` runs all tests except those that are marked
+`matrix` and not `quick`. `make matrix` runs all tests that are marked `matrix`. Further attempts to break exactly-once:
+[proof.md](proof.md).
 """
 
 

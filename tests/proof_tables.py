@@ -28,13 +28,13 @@ def _summary() -> Iterator[str]:
         "simulated runs of the real protocol": (runs, f"`make simulate`; {steps:,} steps", searches),
         "faults of three brokers, networks, disks, clocks, databases": (_strikes(faults), "`make faults`", faults),
         "`kill -9` at random moments": (_strikes(soak), "`make soak`", soak),
-        "bugs of one line, planted into the product": (
+        "one-line bugs, planted into the product": (
             sum(row["planted"] for row in mutants),
             f"`make mutants`; the quick tests find {sum(row['found'] for row in mutants)}",
             mutants,
         ),
     }
-    yield "| what | how many | with | commits |"
+    yield "| attempt | number | command | commits |"
     yield "|---|---|---|---|"
     for what, (times, how, results) in rows.items():
         commits = ", ".join(f"`{name}`" for name in dict.fromkeys(row["commit"] for row in results))
@@ -83,7 +83,7 @@ def _by_fault(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for trial in trials:
         for deed, _, seconds in trial["strikes"]:
             recoveries[deed].append(seconds)
-    yield "| fault | times | recovery in the median | the longest |"
+    yield "| fault | times | median recovery | longest recovery |"
     yield "|---|---|---|---|"
     for deed, seconds in sorted(recoveries.items()):
         yield f"| {deed} | {len(seconds)} | {_quantile(seconds, 50):.1f} s | {max(seconds):.1f} s |"
