@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from transactional import capabilities
 from transactional.sink import TwoPhaseCommitSink
@@ -41,7 +42,17 @@ def _rows(owner: type) -> Iterator[str]:
             before, where, after = [*re.split(r" ?\*([^*]+)\*", text, maxsplit=1), "", ""][:3]
             called = called or where.rstrip(".")
             tasks.append(f"{before}{after}".strip())
-        yield f"| `{name}` | {called} | {' '.join(tasks)} |"
+        yield f"| `{_signature(name, member)}` | {called} | {' '.join(tasks)} |"
+
+
+def _signature(name: str, member: Any) -> str:
+    """Return a method as authors write it, without ``self``; a property is its name."""
+    if isinstance(member, property):
+        return name
+    signature = inspect.signature(getattr(member, "__func__", member))
+    own = list(signature.parameters.values())[1:]
+    taken = ", ".join(str(each.replace(annotation=inspect.Parameter.empty)) for each in own)
+    return f"{name}({taken}) -> {signature.return_annotation}".replace("|", "\\|")
 
 
 def _paragraphs(documented: object) -> list[str]:

@@ -116,6 +116,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def preCommit(self, transaction: TransactionT) -> HandleT | None:
         """Prepare: make all written rows durable and still invisible, even if this process dies. *Executor, once per task.*
 
+        Durable means: after a power failure as well. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`.
+
         Returns
         -------
         HandleT or None
@@ -131,11 +133,16 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def identify(self) -> Mapping[str, str]:
         """Check that the store can be used, and return its identity. *Driver, once per planning.* Default: an empty mapping.
 
+        Two keys have a meaning: ``cluster`` identifies the store, ``topic`` the target in the store. While transactions are
+        not settled, another ``cluster`` is refused. No other key is compared then, so always return ``cluster``. If the user
+        changes an option of `addressOptions`, another ``cluster`` or ``topic`` is accepted as a new target. Otherwise every
+        change of the identity is refused once a checkpoint is settled. Raise `OptionError` or `StoreError` if the store can't
+        be used.
+
         Returns
         -------
         Mapping[str, str]
-            The identity of the store (cluster id, topic id, ...), which the journal records with the run. While transactions
-            are not settled, a store with another identity is refused.
+            The identity of the store (cluster id, topic id, ...), which the journal records with the run.
 
         Raises
         ------
@@ -188,7 +195,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def commit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
         """Commit the handles; skip those that are already committed. *Driver, any process, any number of times.*
 
-        When the method returns, all handles are committed.
+        When the method returns, all handles are committed. If some can never be committed, raise `TransactionLostError` with
+        these handles. After any other error, the framework calls the method again with the same arguments.
 
         Raises
         ------
@@ -212,6 +220,9 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     @abstractmethod
     def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
         """Abort open and prepared transactions under our prefix that are not in `known`; return how many. *Driver.*
+
+        `known` has the handles that may still be committed. If your sink records committed transactions, it may delete the
+        record of each one that is not in `known` and for which `before.ends` is true.
 
         A driver that was replaced may still call this method late. If an abort and a commit of one transaction can overlap
         in your store (files, for example), abort only transactions for which `before.ends` is true: no driver commits these.

@@ -1,4 +1,4 @@
-"""The table of this package's formats. A new one is a row here, a folder of its own, and its extra in setup.cfg."""
+"""The table of this package's formats. A new one is a row here; CONTRIBUTING.md names the other places."""
 
 from __future__ import annotations
 
