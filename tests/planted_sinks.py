@@ -125,6 +125,31 @@ BUGS = {
         ((' if {"name": name} not in known)', ")"),),
         "test_lingering_transactions_are_swept_and_known_ones_kept",
     ),
+    "a sweep forgets the commits that the journal names": Bug(
+        (
+            (
+                """(self.options["transactionalIdPrefix"],)).fetchall()
+""",
+                """(self.options["transactionalIdPrefix"],)).fetchall()
+            database.execute("DELETE FROM transactions WHERE state = 'committed'")
+""",
+            ),
+        ),
+        "test_a_commit_can_be_repeated",
+    ),
+    "a late sweep forgets commits of a newer run": Bug(
+        (
+            (
+                """(self.options["transactionalIdPrefix"],)).fetchall()
+""",
+                """(self.options["transactionalIdPrefix"],)).fetchall()
+            if not known:
+                database.execute("DELETE FROM transactions WHERE state = 'committed'")
+""",
+            ),
+        ),
+        "test_a_commit_can_be_repeated",
+    ),
     "newestCheckpoint answers one behind": Bug(
         (("(checkpoint.queryId, checkpoint.id))", "(checkpoint.queryId, checkpoint.id - 1))"),),
         "test_prepared_rows_are_invisible_until_they_are_committed",

@@ -53,9 +53,11 @@ class Bench:
         """Build a new sink, as another process would."""
         return self._suite.sink_type(Options(self.options), self._suite.schema())
 
-    def sweep(self, known: Sequence[Any] = (), sink: TwoPhaseCommitSink[Any, Any] | None = None) -> int:
-        """Sweep as a driver does that begins a run: all that is not known is over."""
-        return (sink or self.sink()).sweep(known, Cutoff(self.query, ALL_RUNS, 0))
+    def sweep(
+        self, known: Sequence[Any] = (), sink: TwoPhaseCommitSink[Any, Any] | None = None, run: int = ALL_RUNS
+    ) -> int:
+        """Sweep as a driver does that begins a run; by default, all transactions that are not known are over."""
+        return (sink or self.sink()).sweep(known, Cutoff(self.query, run, 0))
 
     def context(self, partition: int = 0, attempt: int = 0, number: int = 0) -> TransactionContext:
         """Return the context of one task; `number` is the micro-batch."""
