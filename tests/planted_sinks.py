@@ -134,6 +134,7 @@ BUGS = {
             database.execute("DELETE FROM transactions WHERE state = 'committed'")
 """,
             ),
+            ('WHERE name = ?", (name,)).fetchone()', "WHERE name = ?\", (name,)).fetchone() or ('lost',)"),
         ),
         "test_a_commit_can_be_repeated",
     ),
@@ -147,6 +148,7 @@ BUGS = {
                 database.execute("DELETE FROM transactions WHERE state = 'committed'")
 """,
             ),
+            ('WHERE name = ?", (name,)).fetchone()', "WHERE name = ?\", (name,)).fetchone() or ('lost',)"),
         ),
         "test_a_commit_can_be_repeated",
     ),
