@@ -317,7 +317,7 @@ def _disk(folder: Path, size: str) -> Iterator[Path]:
 @contextmanager
 def stage() -> Iterator[Stage]:
     """A stage in a temporary folder."""
-    folder = Path(tempfile.mkdtemp(prefix="barrier-faults-", dir="/tmp")  # PostgreSQL's own user has to come in)
+    folder = Path(tempfile.mkdtemp(prefix="barrier-faults-", dir="/tmp"))  # PostgreSQL's own user has to come in
     try:
         with Stage(folder) as made:
             yield made
