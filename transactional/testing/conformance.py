@@ -122,7 +122,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([0, 1, 2])
 
     def test_a_commit_can_be_repeated(self, sink_options: Mapping[str, str]) -> None:
-        """The same process may repeat a commit, and so may a new process, until the checkpoint is settled; also after sweeps."""
+        """Until its checkpoint is settled, the same process or a new one may repeat a commit, also after sweeps."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         sink = bench.sink()
