@@ -26,7 +26,16 @@ from transactional.finding import Finding, Level, good, problem, unknown, warnin
 from transactional.history import must_hold
 from transactional.journal.folders import make_folders, replace_file, sync_file, sync_folder
 from transactional.secrets import hides_value, is_secret, without_named_secrets
-from transactional.sink import Handle, RunMark, guard_run, history_seen, lifetime_of, publishes_marks, restorable
+from transactional.sink import (
+    Handle,
+    RunMark,
+    commit_calls,
+    guard_run,
+    history_seen,
+    lifetime_of,
+    publishes_marks,
+    restorable,
+)
 
 __all__ = [
     "HOST_OPTIONS",
@@ -48,6 +57,7 @@ __all__ = [
     "as_positive_int",
     "as_str",
     "checksum",
+    "commit_calls",
     "faults",
     "find_sink",
     "good",

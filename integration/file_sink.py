@@ -94,10 +94,10 @@ class FileSink(NamesDatasets, TwoPhaseCommitSink[FileTransaction, FileHandle]):
                 lost.append(handle)
         if lost:
             raise TransactionLostError("FILE_LOST", f"{len(lost)} pending files are gone", [dict(h) for h in lost])
-        if checkpoint.id > self.newestCheckpoint(checkpoint.queryId):
+        if checkpoint.completed > self.newestCheckpoint(checkpoint.queryId):
             fresh = self._newest(checkpoint.queryId).with_suffix(f".{os.urandom(4).hex()}")
             fresh.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(str(checkpoint.id))
+            fresh.write_text(str(checkpoint.completed))
             fresh.rename(self._newest(checkpoint.queryId))
 
     def isThere(self, route: str = "") -> bool:

@@ -52,7 +52,7 @@ BUGS = {
             (
                 """        lost = [dict(handle) for handle in handles if self.end(""",
                 """        with self.database() as database:
-            database.execute("INSERT INTO newest VALUES (?, ?)", (checkpoint.queryId, checkpoint.id))
+            database.execute("INSERT INTO newest VALUES (?, ?)", (checkpoint.queryId, checkpoint.completed))
         lost = [dict(handle) for handle in handles if self.end(""",
             ),
         ),
@@ -153,8 +153,21 @@ BUGS = {
         "test_a_commit_can_be_repeated",
     ),
     "newestCheckpoint answers one behind": Bug(
-        (("(checkpoint.queryId, checkpoint.id))", "(checkpoint.queryId, checkpoint.id - 1))"),),
+        (("(checkpoint.queryId, checkpoint.completed))", "(checkpoint.queryId, checkpoint.completed - 1))"),),
         "test_prepared_rows_are_invisible_until_they_are_committed",
+    ),
+    "the checkpoint's id is noted with its first commit": Bug(
+        (("(checkpoint.queryId, checkpoint.completed))", "(checkpoint.queryId, checkpoint.id))"),),
+        "test_the_store_holds_a_checkpoint_after_the_last_of_its_commits",
+    ),
+    "newestCheckpoint returns the id that was noted last": Bug(
+        (
+            (
+                "SELECT max(checkpoint) FROM newest WHERE query = ?",
+                "SELECT checkpoint, max(rowid) FROM newest WHERE query = ?",
+            ),
+        ),
+        "test_a_late_commit_of_an_earlier_checkpoint_leaves_the_newest",
     ),
     "isThere always answers yes": Bug(
         (("""return os.path.exists(self.options["path"])""", "return True"),),

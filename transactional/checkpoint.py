@@ -291,6 +291,8 @@ class DecidedCheckpoint:
         The newest earlier checkpoint with rows that was committed to the same store; see `History.newest`.
     routes : Mapping[str, int]
         The value of `after` for each route, for a sink that combines several (`Routes`).
+    last : bool
+        False if this call of `commit` gets only the first micro-batches of the checkpoint, and another call follows.
     """
 
     id: int
@@ -300,3 +302,12 @@ class DecidedCheckpoint:
     prefix: str = ""
     after: int = 0
     routes: Mapping[str, int] = field(default_factory=dict)
+    last: bool = True
+
+    @property
+    def completed(self) -> int:
+        """The newest checkpoint whose rows are all in the store after this call of `commit`. Store this id with the rows.
+
+        It is `id` in the last call, and `after` in the calls before it.
+        """
+        return self.id if self.last else self.after

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from transactional import entries, faults
@@ -34,7 +33,7 @@ from transactional.recovery import (
     mismatch,
     out_of_order,
 )
-from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink, routes_of
+from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink, commit_calls, routes_of
 
 __all__ = ["Settlement"]
 
@@ -160,8 +159,8 @@ class Settlement:
         if parts and recovering:  # else C5 has looked, a moment ago
             self.must_hold()
         try:
-            for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
-                self._sink.commit([part.handles[-1] for part in group], decided)
+            for handles, call in commit_calls(self._sink, [(part.batch, part.handles[-1]) for part in parts], decided):
+                self._sink.commit(handles, call)
         except TransactionLostError as lost:
             log.warning(
                 "checkpoint %d: %d transactions were lost and can't be committed", checkpoint.id, len(lost.handles)

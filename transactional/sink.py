@@ -7,7 +7,9 @@ commits: a *handle* (a small JSON mapping, which Flink calls a committable) is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from transactional.capabilities import (
@@ -39,6 +41,7 @@ __all__ = [
     "RunMark",
     "TransactionContext",
     "TwoPhaseCommitSink",
+    "commit_calls",
     "guard_run",
     "history_seen",
     "lifetime_of",
@@ -134,10 +137,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Check that the store can be used, and return its identity. *Driver, once per planning.* Default: an empty mapping.
 
         Two keys have a meaning: ``cluster`` identifies the store, ``topic`` the target in the store. While transactions are
-        not settled, another ``cluster`` is refused. No other key is compared then, so always return ``cluster``. If the user
-        changes an option of `addressOptions`, another ``cluster`` or ``topic`` is accepted as a new target. Otherwise every
-        change of the identity is refused once a checkpoint is settled. Raise `OptionError` or `StoreError` if the store can't
-        be used.
+        not settled, another ``cluster`` is refused. If the sink returns no ``cluster``, any change of the identity or of an
+        option in `addressOptions` is refused then. If the user changes an option in `addressOptions`, another ``cluster`` or
+        ``topic`` is accepted as a new target. Otherwise every change of the identity is refused once a checkpoint is settled.
+        Raise `OptionError` or `StoreError` if the store can't be used.
 
         Returns
         -------
@@ -174,8 +177,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Return the newest checkpoint of a query that the store holds. *Driver, before a run begins and before each commit.*
 
         The framework compares the id with the journal. If the store lacks a checkpoint, or has one that the journal does not
-        know, the query stops before anything is written. Therefore `commit` has to store the checkpoint's id in one step with
-        its rows. Store it under the query id, not under the prefix, because users may change the prefix.
+        know, the query stops before anything is written. Therefore `commit` has to store `DecidedCheckpoint.completed` in one
+        step with the rows. Store it under the query id, not under the prefix, because users may change the prefix.
 
         Parameters
         ----------
@@ -247,6 +250,15 @@ def history_seen(sink: TwoPhaseCommitSink[Any, Any], history: History) -> Mappin
     if isinstance(sink, KeepsEvidence):
         return sink.checkHistory(history)
     return compared(history, sink.newestCheckpoint(history.queryId), sink.name())
+
+
+def commit_calls(
+    sink: TwoPhaseCommitSink[Any, HandleT], handles: Iterable[tuple[int, HandleT]], checkpoint: DecidedCheckpoint
+) -> Iterator[tuple[list[HandleT], DecidedCheckpoint]]:
+    """Yield the arguments of each call of `commit`, from handles with their micro-batches, in order."""
+    calls = [list(group) for _, group in groupby(handles, lambda each: 0 if sink.commitsTogether else each[0])]
+    for call in calls:
+        yield [handle for _, handle in call], replace(checkpoint, last=checkpoint.last and call is calls[-1])
 
 
 def lifetime_of(sink: TwoPhaseCommitSink[Any, Any]) -> float | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from connector.sinks import (
     RunMark,
     SinkType,
     as_columns,
+    commit_calls,
     find_sink,
     guard_run,
     history_seen,
@@ -339,9 +339,10 @@ class MultiSink(
         for one, _ in ordered:
             mine = [each for each in handles if each["sink"] == one.name]
             try:
-                for _, group in groupby(mine, lambda each: 0 if one.sink.commitsTogether else each["batch"]):  # noqa: B023
+                own = [(each["batch"], each["handle"]) for each in mine]
+                for call in commit_calls(one.sink, own, one.decided(checkpoint)):
                     with _naming(one.name):
-                        one.sink.commit(one.of(group), one.decided(checkpoint))
+                        one.sink.commit(*call)
             except TransactionLostError as error:
                 named = [each for each in mine if dict(each["handle"]) in error.handles]
                 lost += named or mine  # a sink that does not say which: all are asked about again

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -85,6 +85,8 @@ STARTED_AFTER = "startedAfter"
 
 CHANGING = ("txncomparerows", "txnversion")
 """Options that differ between two writes of one run."""
+
+_ADDRESS_NOTHING: Final = frozenset(option.key.lower() for option in HOST_OPTIONS.options) - {"path"}
 
 
 class HostedSink:
@@ -198,6 +200,7 @@ class HostedSink:
             allow_non_restored=own["allowNonRestoredState"],
             secrets=secrets_of(self.options),
             started=self.started,
+            host_options=_ADDRESS_NOTHING,
         )
         try:
             yield CheckpointCoordinator(journal, sink, settings, view, self.build)

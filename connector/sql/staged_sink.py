@@ -341,7 +341,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             for staging, nonces in _by_staging(living).items():
                 self.unstage(cursor, staging, nonces)
             self._control.end(cursor, [handle["nonce"] for handle in living], "committed")
-            self._control.record(cursor, checkpoint.queryId, checkpoint.id)
+            self._control.record(cursor, checkpoint.queryId, checkpoint.completed)
         return []
 
     def _publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:

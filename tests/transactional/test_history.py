@@ -79,14 +79,18 @@ class Place:
         batch: int = 0,
         sink: str | None = None,
         under: Callable[[str], Asking] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> CheckpointCoordinator:
         asking = Asking(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
-        asking.answer, asking.identity, asking.epoch = self.answer, {"cluster": cluster}, self.epoch
+        asking.answer, asking.identity, asking.epoch = self.answer, {"cluster": cluster} if cluster else {}, self.epoch
         if self.taken:
             asking.replaced = FencedError("PREFIX_TAKEN", prefix=prefix, reason="epochs")
             asking.meanwhile = self.meanwhile
         view = QueryView("q", "/place", batch, batch - 1, lines(f"line {batch}"), None)
-        settings = RunSettings(driver, sink or asking.name(), "options", prefix)
+        setup = {} if options is None else {"options": dict(options)}
+        settings = RunSettings(
+            driver, sink or asking.name(), "options", prefix, setup=setup, host_options={"queryname"}
+        )
         return CheckpointCoordinator(Journal(self.store), asking, settings, view, under)
 
     def claim(self, driver: str, prefix: str = "p", cluster: str = "one") -> History:
@@ -178,6 +182,16 @@ def test_while_transactions_are_open_the_query_goes_on_where_they_are(elsewhere:
         coordinator.plan()
     assert refused.value.parameters["now"] in elsewhere.values()
     assert place.journal().ledger.position == 3
+
+
+def test_a_sink_that_names_no_cluster_is_known_by_the_options_that_are_its_own() -> None:
+    place = Place()
+    place.coordinator("A", cluster="", options={"path": "/a", "queryname": "one"}).plan()
+    place.append(EntryKind.PREPARED, recorded(0, []))
+    with pytest.raises(LocationError, match="UNSETTLED_ELSEWHERE") as refused:
+        place.coordinator("B", cluster="", batch=1, options={"path": "/b"}).plan()
+    assert (refused.value.parameters["before"], refused.value.parameters["now"]) == ("path=/a", "path=/b")
+    place.coordinator("C", cluster="", batch=1, options={"path": "/a", "queryname": "two"}).plan()
 
 
 def test_nothing_is_swept_before_the_new_run_is_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ class Claimant:
         return self._journal.ledger.runs[entry.number]
 
     def _check_unsettled(self, identity: Mapping[str, str]) -> None:
-        """Refuse another sink or cluster while transactions of the newest run are open."""
+        """Refuse another sink or store while transactions of the newest run are open."""
         ledger = self._journal.ledger
         former = ledger.newest_run
         if former is None or not (ledger.unsettled() or ledger.undecided()):
@@ -149,6 +149,9 @@ class Claimant:
         ):
             if before != now:
                 raise LocationError("UNSETTLED_ELSEWHERE", what=what, before=before, now=now, run=former.token)
+        moved = self._session.moved_target(identity)
+        if moved is not None:
+            raise LocationError("UNSETTLED_ELSEWHERE", what="target", before=moved[0], now=moved[1], run=former.token)
 
     def _check_history(self, identity: Mapping[str, str]) -> tuple[dict[str, Any], int]:
         """Check that the store holds nothing of the query that the journal does not know; return what it holds.

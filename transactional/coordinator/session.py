@@ -49,6 +49,8 @@ class RunSettings:
         Values of options that what a hook raises may quote, and the journal must not.
     started : int, optional
         The journal's last entry when Spark started the query, if it is known.
+    host_options : Collection[str]
+        Names of options, in lower case, that address no target.
     """
 
     driver: str
@@ -65,6 +67,7 @@ class RunSettings:
     allow_non_restored: bool = False
     secrets: Collection[str] = field(default=(), repr=False)
     started: int | None = None
+    host_options: Collection[str] = ()
 
 
 class Session:
@@ -127,13 +130,34 @@ class Session:
 
     def _is_same_address(self, route: str) -> bool:
         """Return whether the options name the same target; of a sink that is several, that of the route."""
-        former, names, start = self.ledger.newest_run, self.sink.addressOptions, f"{route}." if route else ""
+        former = self.ledger.newest_run
+        return former is not None and self._address(former.setup, route) == self._address(self.settings.setup, route)
 
-        def address(setup: Mapping[str, Any]) -> dict[str, Any]:
-            given: Mapping[str, Any] = setup.get("options", {})
-            return {key: given[key] for key in given if key.startswith(start) and (not names or key in names)}
+    def _address(self, setup: Mapping[str, Any], route: str) -> dict[str, Any]:
+        names, start = self.sink.addressOptions, f"{route}." if route else ""
+        given: Mapping[str, Any] = setup.get("options", {})
+        own = {key: value for key, value in given.items() if key.startswith(start)}
+        return {
+            key: value
+            for key, value in own.items()
+            if (key in names if names else key not in self.settings.host_options)
+        }
 
-        return former is not None and address(former.setup) == address(self.settings.setup)
+    def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
+        """Return what changed of a target whose sink names no cluster, before and now; None if nothing did.
+
+        Nothing but its identity and its address tells it from another target then.
+        """
+        former = self.ledger.newest_run
+        for route in routes_of(self.sink):
+            if former is None or former.identified("cluster", route) is not None:
+                continue
+            before = {**_of_route(former.identity, route), **self._address(former.setup, route)}
+            now = {**_of_route(identity, route), **self._address(self.settings.setup, route)}
+            if before != now:
+                changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+                return _shown(before, changed), _shown(now, changed)
+        return None
 
     def _is_same_place(self, identity: Mapping[str, str], route: str) -> bool:
         """Return whether it is the former store, and the name of the target there, however the options spell it."""
@@ -146,10 +170,7 @@ class Session:
         former = self.ledger.newest_run
         if former is None or self.view.gaps:  # of a batch write, `check_target` compares it
             return
-        prefix = f"{route}." if route else ""
-        changed = [
-            key for key, value in former.identity.items() if key.startswith(prefix) and identity.get(key) != value
-        ]
+        changed = [key for key, value in _of_route(former.identity, route).items() if identity.get(key) != value]
         if changed:
             was = ", ".join(f"{key} was {former.identity[key]}, is {identity.get(key)}" for key in sorted(changed))
             raise StoreError("STORE_REPLACED", store=self._named(route), known=checkpoint, changes=was)
@@ -169,3 +190,11 @@ class Session:
         """Return the point before which nothing can be decided any more."""
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff
+
+
+def _of_route(identity: Mapping[str, str], route: str) -> dict[str, str]:
+    return {key: value for key, value in identity.items() if key.startswith(f"{route}." if route else "")}
+
+
+def _shown(target: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{key}={target[key]}" if key in target else f"no {key}" for key in keys)

@@ -128,7 +128,7 @@ class Bench:
         sink = self.sink()
         sink.commit(handles, self.checkpoint)
         held = sink.newestCheckpoint(self.query)
-        assert held is None or held >= self.checkpoint.id, "a commit records the id of its checkpoint"
+        assert held is None or held >= self.checkpoint.id, "commit must store checkpoint.completed with the rows"
         self._must_report(sink, handles, Outcome.COMMITTED)
 
     def lost_of(self, *handles: Mapping[str, Any]) -> list[dict[str, Any]]:

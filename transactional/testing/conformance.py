@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pytest
+
 from transactional.capabilities import KeepsEvidence
 from transactional.sink import Options, TwoPhaseCommitSink, history_seen
 from transactional.testing.bench import Bench
@@ -218,7 +220,40 @@ class SinkConformance(GoldenHandles):
         if self.sink_type.commitsTogether:
             bench.must_see([])
             bench.commit(handles[0], handles[2])
+        else:
+            together = (
+                "visible rows (if one call commits either all of its handles or none, set commitsTogether = True)"
+            )
+            bench.eventually(lambda: bool(bench.seen()), True, together)
         bench.must_see([0, 2])
+
+    def test_the_store_holds_a_checkpoint_after_the_last_of_its_commits(self, sink_options: Mapping[str, str]) -> None:
+        """If a call of `commit` is not the last of its checkpoint, `newestCheckpoint` does not return that checkpoint yet."""
+        if self.sink_type.commitsTogether:
+            pytest.skip("one call commits all handles of a checkpoint")
+        bench = Bench(self, sink_options)
+        first, second = bench.prepare([1]), bench.prepare([2], number=1)
+        sink = bench.sink()
+        sink.commit([first], replace(bench.checkpoint, last=False))
+        held = sink.newestCheckpoint(bench.query)
+        assert held is None or held < bench.checkpoint.id, "commit must store checkpoint.completed, not checkpoint.id"
+        bench.commit(second)
+        bench.must_see([1, 2])
+
+    def test_a_late_commit_of_an_earlier_checkpoint_leaves_the_newest(self, sink_options: Mapping[str, str]) -> None:
+        """A driver that was replaced may repeat the commit of an earlier checkpoint after its successor's commits."""
+        bench = Bench(self, sink_options)
+        first, second, earlier = bench.prepare([1]), bench.prepare([2], number=1), bench.checkpoint
+        bench.commit(first)
+        bench.next_checkpoint()
+        bench.commit(second)
+        sink = bench.sink()
+        sink.commit([first], earlier)
+        held = sink.newestCheckpoint(bench.query)
+        assert held is None or held >= bench.checkpoint.id, (
+            "newestCheckpoint must return the highest id, not the last one"
+        )
+        bench.must_see([1, 2])
 
     def test_a_late_commit_of_an_aborted_handle_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
         """The late commit does not change the transaction that replaced the aborted one."""

@@ -77,11 +77,17 @@ class StoreMatrix:
         raise NotImplementedError
 
     def emptyLog(self, options: Mapping[str, str]) -> bool:
-        """Empty the log entry of the newest commit, as a power failure may; return False (the default) if there is no log."""
+        """Empty the log entry of the newest commit, as a power failure may; return False (the default) if there is no log.
+
+        Without it, the tests of this damage are skipped.
+        """
         return False
 
     def unreachable(self, options: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return options that address a store that does not answer; None (the default) if there is none."""
+        """Return options that address a store that does not answer; None (the default) if there is none.
+
+        Without it, the tests of this damage are skipped.
+        """
         return None
 
     # -- the test ---------------------------------------------------------------------------------------------------
@@ -103,7 +109,7 @@ class StoreMatrix:
         if moment == "run begins":
             query.restart()
         if not self._damage(query, damage, older, known):
-            return
+            pytest.skip(f"the suite can't do this damage: {_NEEDS[damage]} is not overridden")
         before = sorted(suite.visible(query.options)) if damage in ("older copy", "ahead") else []
         if (damage, moment) in self.cannot:
             query.go_on(messages)
@@ -160,7 +166,7 @@ class StoreMatrix:
         """`isThere` returns the right answer and changes nothing. A sink that does not override it is skipped."""
         suite: Any = self
         if suite.sink_type.isThere is TwoPhaseCommitSink.isThere:
-            return
+            pytest.skip("the sink does not override isThere")
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])
         assert query.is_there()
@@ -188,6 +194,9 @@ class StoreMatrix:
             query.options = dict(nowhere or query.options)
             return nowhere is not None
         return True
+
+
+_NEEDS = {"emptied log": "emptyLog", "unreachable": "unreachable"}
 
 
 class _Query:

@@ -474,6 +474,20 @@ def test_other_sinks_are_refused_while_something_is_open(spark: SeveralSinks, ch
         spark.planned(0)
 
 
+def test_a_sink_without_a_cluster_does_not_move_while_something_is_open(
+    spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one micro-batch's rows would be in both stores: the settlement writes into the new one too."""
+    monkeypatch.setattr(Memory, "identify", lambda self: {})
+    decided(spark, *ROWS)
+    spark.options.update({"left.store": "other", "queryname": "another"})
+    with pytest.raises(LocationError, match=r"UNSETTLED_ELSEWHERE.*left\.store=l to left\.store=other"):
+        spark.planned(0)
+    spark.options["left.store"] = "l"
+    spark.planned(0)
+    assert not Memory.stores["other"].rows()
+
+
 def test_a_query_with_one_sink_goes_on_with_several_once_it_is_settled(spark: SeveralSinks) -> None:
     several = dict(spark.options)
     spark.options = {**spark.options, "store": "l"}
