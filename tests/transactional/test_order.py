@@ -7,6 +7,7 @@ one in a store whose readers follow the order in which transactions were written
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 from unittest import mock
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 from tests.transactional.state_machine import Execution, Interference, Parts, Violation, World
 from tests.transactional.state_stores import WatchedSink
 from transactional import faults
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.entry import EntryKind
+from transactional.testing.memory import MemoryHandle
 
 POINTS = (
     *("decision.written", "commit.one", "commit.done", "create", "abort.one", "recovery.settling", "repair.verdict"),
@@ -122,6 +125,23 @@ def test_a_sink_that_commits_together_gets_all_handles_of_a_checkpoint_in_one_ca
     world.commits_called.clear()
     world.commit(execution)
     assert [len(call) for call in world.commits_called] == [9]
+
+
+def test_only_the_last_commit_of_a_checkpoint_completes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a backup of the store between two calls would hold the checkpoint's id, and not all of its rows."""
+    world = World(Parts(sink=WatchedSink), max_batches=50)
+    monkeypatch.setattr(faults, "reach", world.reach)
+    execution = closing(world, 3)
+    commit, completed = WatchedSink.commit, list[bool]()
+
+    def watched(sink: WatchedSink, handles: Sequence[MemoryHandle], at: DecidedCheckpoint) -> None:
+        completed.append(at.completed == at.id)
+        assert at.completed in (at.id, at.after)
+        commit(sink, handles, at)
+
+    monkeypatch.setattr(WatchedSink, "commit", watched)
+    world.commit(execution)
+    assert completed == [False, False, True]
 
 
 def test_the_world_sees_rows_that_are_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
