@@ -1,4 +1,4 @@
-"""The checkpoint protocol: two-phase-commit sinks, journal, coordinator and recovery. It depends on no engine, store or command.
+"""The checkpoint protocol: two-phase-commit sinks, journal, coordinator, recovery. Independent of engines, stores and commands.
 
 For users: `TwoPhaseCommitSink` (`sink`, `transaction`), abilities that only some sinks have (`capabilities`), `CheckpointHook`
 (`hooks`), restart strategies (`restart`), errors (`errors`, with their catalogue), `History` (`history`), `Finding`

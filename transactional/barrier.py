@@ -1,4 +1,4 @@
-"""The checkpoint barrier (as Flink's CheckpointBarrier): a value in a micro-batch's end offset. And the source lines with it."""
+"""Checkpoint barriers (like Flink's CheckpointBarrier), which are values in end offsets, and the source lines with them."""
 
 from __future__ import annotations
 
@@ -118,16 +118,16 @@ class SourceLine:
 
     @property
     def cut(self) -> Mapping[str, Any] | None:
-        """The newest barriers of other queries that the offset contains (`lineage`), and whether no later row is read (`exact`).
+        """The newest barriers of other queries that the offset contains, as JSON. None if the source follows no other query.
 
-        None if the source does not follow other queries' barriers.
+        `lineage` has the barriers by query; `exact` is true if the offset contains no row after them.
         """
         found: Mapping[str, Any] | None = self._of("cut")
         return found
 
     @property
     def is_within_cut(self) -> bool:
-        """Whether the offset is between two barriers of other queries. Then no barrier of the source closes a checkpoint here."""
+        """Whether the offset is between two barriers of other queries. If so, no barrier of the source closes a checkpoint."""
         return bool((self.cut or {}).get("toward"))
 
     @property

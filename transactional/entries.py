@@ -127,7 +127,7 @@ class Prepared(Fact):
     log: str = field(default="", metadata=RARE)
 
     def decided(self, **more: Any) -> Decided:
-        """Return the decision for the checkpoint that this micro-batch closes. `more` has ``covers`` and other `Decided` fields."""
+        """Return the decision of the checkpoint that this micro-batch closes. `more` has the other fields of `Decided`."""
         return Decided(**{**{each.name: getattr(self, each.name) for each in fields(self)}, **more})
 
 

@@ -233,7 +233,7 @@ def may_stop(token: int) -> Judge:
 
 
 def may_keep(token: int, batch: int, entry: int) -> Judge:
-    """Require that the run is the newest, and that the micro-batch is still undecided and was prepared by this journal entry."""
+    """Require that the run is the newest, and that the micro-batch is undecided and still the one that this entry prepared."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""Savepoints and restored journals: the ledger of a savepoint, the numbers of a restored journal, and the judge of `moved`. Pure.
+"""Restores of savepoints: the ledger of a savepoint, the numbers of a restored journal, and the judge of `moved`. Pure.
 
 A restored journal is *closed* from its first entry, `restoring`, to its second, `opened`. For a claim, the origin's journal
 gets the entry `moved` between these two. Only `moved` changes the location of the query.
