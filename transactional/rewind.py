@@ -236,7 +236,7 @@ class Rewinder:
         """
         ledger = self._journal.ledger
         kept = self._kept() if target is None else None
-        if kept is not None:  # run the first micro-batch with lost parts, and all later ones, again with the same offsets
+        if kept is not None:  # from the first micro-batch with lost parts, all run again with the same offsets
             lost = [part.batch for part in ledger.parts_of(kept) if part.lost]
             # After an earlier rewind, the query may not have reached its first planned micro-batch yet. So start there.
             first = min([*lost, *([ledger.replay] if ledger.replay is not None else [])])

@@ -117,7 +117,7 @@ def masked(text: str, secrets: Collection[str]) -> str:
 
     A short secret is hidden only where it is a whole word. Otherwise ``data(hidden)ase`` would reveal the password ``b``.
     """
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # longest first: a secret may be a part of another
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # a secret may be part of another
         found = re.escape(secret)
         if len(secret) < LONG:
             found = rf"(?<![A-Za-z0-9]){found}" if secret[0].isalnum() else found

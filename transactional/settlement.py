@@ -413,7 +413,7 @@ def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
         **part.named,
         "handle": len(part.handles) - 1,
         "verdict": Outcome.LOST.value if alive else state.outcome.value,
-        "evidence": "aborted on purpose, because an earlier or the same micro-batch is lost" if alive else state.evidence,
+        "evidence": "aborted, because this or an earlier micro-batch is lost" if alive else state.evidence,
     }
 
 
