@@ -76,7 +76,7 @@ class SourceLine:
 
     @classmethod
     def parse(cls, text: str) -> SourceLine:
-        """Parse a line of any source. Raises an error of `transactional.entry.UNFIT` if a barrier-kafka line is malformed."""
+        """Parse a line of any source. Raises one of `transactional.entry.UNFIT` if a line of barrier-kafka is malformed."""
         try:
             offset = json.loads(text)
         except ValueError:
@@ -146,7 +146,7 @@ class SourceLine:
 
 
 def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[CheckpointBarrier]:
-    """Return the barriers of these lines that the same source's line of the previous micro-batch does not have."""
+    """Return the barriers in a micro-batch's source lines that the lines of the previous micro-batch do not have."""
     pairs = zip_longest((line.barrier for line in lines), (line.barrier for line in previous or ()))
     return [new for new, old in pairs if new is not None and new != old]
 

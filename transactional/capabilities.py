@@ -57,9 +57,9 @@ class Examines(ABC):
     def checkStart(self, prefix: str | None) -> None:
         """Raise the errors that the first planning would raise; change nothing. *User's driver program, once per ``start()``.*
 
-        ``start()`` passes on the errors that this method raises. Without it, the user sees them only after ``start()`` has
-        returned, when the first micro-batch is planned. Only programs that have registered the sink call this method, so
-        `identify` has to make the same checks. The constructor has already checked options and columns.
+        ``start()`` passes on the errors that this method raises. Without this method, users see such errors only after
+        ``start()`` has returned, when the first micro-batch is planned. Only programs that have registered the sink call this
+        method, so `identify` has to make the same checks. The constructor has already checked options and columns.
 
         Parameters
         ----------

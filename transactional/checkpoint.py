@@ -219,10 +219,10 @@ class ClosingReason(str, enum.Enum):
     OTHER_SOURCE = "a source without barriers"
     NO_DATA = "a micro-batch without data, made for a watermark"
     WRITE = "a batch write"
-    ENOUGH = "maxBatchesPerCheckpoint"
+    ENOUGH = "maxBatchesPerCheckpoint is reached"
     RETAINED = "minBatchesToRetain: files that a rewind would need are about to be purged"
-    AGE = "its oldest prepared transaction has used half of its timeout"
-    REQUEST = "it was requested"
+    AGE = "the oldest prepared transaction has used half of its timeout"
+    REQUEST = "a checkpoint or a savepoint was requested"
     REPARTITION = "a repartition of the state of a stopped query, which adds a micro-batch"
     STOP = "a stop was requested: this is the final checkpoint"
 

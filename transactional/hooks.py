@@ -54,7 +54,7 @@ class CheckpointHook(ABC):
     def identifier(self) -> str:
         """Return the name under which the journal keeps the hook's state. Default: the class's import path.
 
-        Do not change the name later, because the state could not be found again.
+        Do not change the name later. Otherwise a restarted query does not find its saved state.
         """
         return f"{type(self).__module__}:{type(self).__qualname__}"
 

@@ -79,8 +79,8 @@ class FixedDelay(RestartStrategy):
     delay: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("attempts", self.attempts, self.attempts >= 0, "from 0")
-        _check("delay", self.delay, self.delay >= 0, "from 0 seconds")
+        _check("attempts", self.attempts, self.attempts >= 0, "0 or more")
+        _check("delay", self.delay, self.delay >= 0, "0 seconds or more")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """Return the delay before the next start, in seconds; None to stop restarting."""
@@ -106,9 +106,9 @@ class FailureRate(RestartStrategy):
     delay: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("max_failures", self.max_failures, 1 <= self.max_failures < KEPT_LIVES, f"from 1, below {KEPT_LIVES}")
+        _check("max_failures", self.max_failures, 1 <= self.max_failures < KEPT_LIVES, f"1 or more, below {KEPT_LIVES}")
         _check("interval", self.interval, self.interval > 0, "more than 0 seconds")
-        _check("delay", self.delay, self.delay >= 0, "from 0 seconds")
+        _check("delay", self.delay, self.delay >= 0, "0 seconds or more")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """Return the delay before the next start, in seconds; None to stop restarting."""
@@ -144,10 +144,10 @@ class ExponentialDelay(RestartStrategy):
 
     def __post_init__(self) -> None:
         _check("initial", self.initial, self.initial > 0, "more than 0 seconds")
-        _check("maximum", self.maximum, self.maximum >= self.initial, "from the initial delay")
+        _check("maximum", self.maximum, self.maximum >= self.initial, "the initial delay or more")
         _check("multiplier", self.multiplier, self.multiplier > 1, "more than 1")
         _check("reset_after", self.reset_after, self.reset_after > 0, "more than 0 seconds")
-        _check("jitter", self.jitter, 0 <= self.jitter <= 1, "from 0 to 1")
+        _check("jitter", self.jitter, 0 <= self.jitter <= 1, "a number from 0 to 1")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """Return the delay before the next start, in seconds; None to stop restarting."""

@@ -51,7 +51,7 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
 
 
 def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> Callable[[Ledger], None]:
-    """Return the judge of `moved`. It requires that the origin's query has stopped at the savepoint's checkpoint, all settled.
+    """Return the judge of `moved`: the origin's query must have stopped with nothing unsettled, at the savepoint's checkpoint.
 
     Micro-batches that a rewind lets run again do not matter: they write no rows, and the savepoint has the state after them.
 
@@ -82,7 +82,7 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
         elif run is not None and run.ended is None:
             why = f"its run {run.token} has not ended"
         elif newest is None or (newest.id, newest.time) != (checkpoint, wanted.time):
-            why = f"its last checkpoint is {newest.id if newest else 'unknown'}, but the savepoint holds {checkpoint}"
+            why = f"its last checkpoint is {newest.id if newest else 'unknown'}, but the savepoint has {checkpoint}"
         elif ledger.accounted > max(wanted.batches):  # adopted: micro-batches without a checkpoint count as done
             why = (
                 f"the savepoint ends at micro-batch {max(wanted.batches)}, but the location ends at {ledger.accounted}"

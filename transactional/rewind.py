@@ -151,7 +151,7 @@ class Rewinder:
         return min([ledger.decided, *(first - 1 for first in firsts)])
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
-        """R2: journal `rewind begun`, so that only the rewind owns the location. Return the entry's number, its token."""
+        """R2: journal `rewind begun`, so that only the rewind owns the location. Return the rewind's token."""
         position = self._journal.ledger.position
 
         def judge(ledger: Ledger) -> None:

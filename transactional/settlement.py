@@ -150,10 +150,10 @@ class Settlement:
     def _give_up(
         self, states: Sequence[tuple[PartRecord, HandleState]], kept: Sequence[PartRecord]
     ) -> list[dict[str, Any]] | None:
-        """Abort all lost transactions, and the prepared ones that are not in `kept`. Return a verdict on each aborted part.
+        """Abort all lost transactions, and the prepared ones that are not in `kept`.
 
-        If an abort succeeds, this proves that the transaction was not committed. Return None if some transactions turn out to
-        be committed. Then all parts have to be judged again.
+        Return a verdict on each part that is not in `kept`. A successful abort proves that the transaction was not committed.
+        Return None if an abort finds that a transaction was committed. Then all parts have to be judged again.
         """
         keep = {id(part) for part in kept}
         judged = [(part, state) for part, state in states if id(part) not in keep]
@@ -344,7 +344,7 @@ class Settlement:
                 earlier = behind[position]
                 reason = (
                     f"no checkpoint was decided at micro-batch {batch}, because of micro-batch {earlier}: {why_not(state)} "
-                    f"({state.evidence}). Nothing of it was committed"
+                    f"({state.evidence}). No row of these micro-batches was committed"
                 )
                 raise RewindRequiredError("PREPARED_LOST", batches=[earlier], reason=reason, handle=text)
             raise RetriableError(
@@ -422,7 +422,7 @@ def why_not(state: HandleState) -> str:
     if state.outcome is not Outcome.PREPARED:
         return (
             f"a prepared transaction is {state.outcome.value}. Either its timeout is too short for the slowest task, or "
-            "another program aborted it, or a late request of an earlier attempt did"
+            "another program or a late request of an earlier attempt has ended it"
         )
     left = state.seconds_left or 0.0
     clocks = " (this machine's clock is ahead of the store's)" if left < 0 else ""

@@ -1,7 +1,7 @@
 """The base class of sinks: `TwoPhaseCommitSink`.
 
-The contract is that of Flink's TwoPhaseCommitSinkFunction, except that the process that prepares is never the one that
-commits: a *handle* (a small JSON mapping, which Flink calls a committable) is all that travels between them.
+The contract is that of Flink's TwoPhaseCommitSinkFunction, with one difference: one process prepares, and another process
+commits. Only a *handle* passes between them: a small JSON mapping, which Flink calls a committable.
 """
 
 from __future__ import annotations
