@@ -1,8 +1,9 @@
-"""The names that users import: exactly-once streaming from Kafka through PySpark.
+"""Exactly-once streaming from Kafka through PySpark: all names that your programs import.
 
-The formats ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta``, ``2pc-postgresql``, ``2pc-mysql``, ``2pc-multi`` need no import;
-`register` lets ``start()`` report mistakes. To write a sink, subclass `TwoPhaseCommitSink` (for a database `StagedSqlSink`),
-and test it with `barrier_kafka.testing`. Names that are not in ``__all__`` may change between releases.
+You need no import to use the formats ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta``, ``2pc-postgresql``, ``2pc-mysql`` and
+``2pc-multi``. If you call `register`, ``start()`` reports mistakes in their options. To write a sink of your own, subclass
+`TwoPhaseCommitSink` (for a database, `StagedSqlSink`), and test it with `barrier_kafka.testing`. Names that are not in
+``__all__`` may change between releases.
 """
 
 from __future__ import annotations
@@ -184,11 +185,11 @@ _ELSEWHERE: Final = {
     "connector.sql.staged_sink": ("StagedHandle", "StagedSqlSink", "StagedTransaction"),
 }
 _HOME: Final = {name: module for module, names in _ELSEWHERE.items() for name in names}
-"""Modules of the names that are not of `transactional`."""
+"""The module of each public name that is not in `transactional`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and nothing else: an executor that needs one class does not pay for all clients."""
+    """Import the module of a public name when the name is first used, so that an executor does not import all clients."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME.get(name, "transactional")), name)

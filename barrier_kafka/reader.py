@@ -1,4 +1,4 @@
-"""For consumers without Spark: the offsets up to which a topic holds whole checkpoints. Needs only confluent-kafka."""
+"""The end offsets of the newest whole checkpoint, for consumers without Spark. Needs only confluent-kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 __all__ = ["complete_offsets"]
 
 TAIL = 64
-"""Offsets before the end of a barrier topic in which the newest mark is looked for first: some may be compacted."""
+"""How many offsets at the end of a barrier topic are read first to find the newest mark. Some of them may be compacted."""
 
 
 def complete_offsets(
@@ -76,7 +76,10 @@ def complete_offsets(
 def _is_there(
     consumer: Consumer, admin: AdminClient | None, name: str, identity: str, ends: dict[int, int], deadline: float
 ) -> bool:
-    """Return whether a topic is the one that a mark names, as far as it can be asked."""
+    """Return whether a topic still exists and is the marked one, not a new topic with the same name.
+
+    With `admin`, the topic ids are compared. Without it, only the topic's length is compared with the offsets in the mark.
+    """
     left = max(1.0, deadline - time.monotonic())
     if admin is not None:
         found = admin.describe_topics(TopicCollection([name]), request_timeout=left)[name]
@@ -96,7 +99,10 @@ def _is_there(
 
 
 def _newest(consumer: Consumer, begin: TopicPartition, high: int, deadline: float) -> dict[str, Any] | None:
-    """Return the mark of the newest checkpoint: a process that was frozen may have written an earlier one after it."""
+    """Return the mark of the newest exact checkpoint in a range of offsets; None if there is none.
+
+    This is not always the last mark, because a process that was frozen may have written an older checkpoint's mark late.
+    """
     newest: dict[str, Any] | None = None
     consumer.assign([begin])
     try:

@@ -1,6 +1,6 @@
-"""Tools for the author of a sink, beside `barrier_kafka`: an option table, findings, deadlines, secrets, durable files.
+"""Tools for authors of sinks: option tables, findings, deadlines, handling of secrets, durable files.
 
-Our own SQL, Delta and multi sinks are written with these and with `barrier_kafka` alone.
+Our own SQL, Delta and multi sinks use only these tools and `barrier_kafka`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Helpers for tests of your own sinks: the contract of every sink as a test class, and test doubles."""
+"""Helpers for tests of your own sinks: a test class that checks the contract of all sinks, and test doubles."""
 
 from __future__ import annotations
 

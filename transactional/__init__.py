@@ -1,16 +1,16 @@
-"""The checkpoint protocol: two-phase-commit sinks, journal, coordinator and recovery. It knows no engine, store or command.
+"""The checkpoint protocol: two-phase-commit sinks, journal, coordinator, recovery. Independent of engines, stores and commands.
 
-For users: `TwoPhaseCommitSink` (`sink`, `transaction`), what only some sinks can do (`capabilities`), `CheckpointHook`
+For users: `TwoPhaseCommitSink` (`sink`, `transaction`), abilities that only some sinks have (`capabilities`), `CheckpointHook`
 (`hooks`), restart strategies (`restart`), errors (`errors`, with their catalogue), `History` (`history`), `Finding`
-(`finding`), doubles and a conformance kit for a sink's tests (`testing`).
+(`finding`), test doubles and a conformance kit for the tests of a sink (`testing`).
 
-The deciding core: `journal` (exclusive create), `entries` (what each kind says), `entry` (as bytes), `ledger` (the fold, a
-checkpoint's states), `ownership` (what an entry needs to bind), `recovery` (judgements, pure), `coordinator` (the steps),
-`settlement` (from a decision to its end).
+The core, which decides: `journal` (exclusive create), `entries` (a class for each kind of entry), `entry` (entries as bytes),
+`ledger` (the fold over the journal, and the states of a checkpoint), `ownership` (the conditions under which an entry binds),
+`recovery` (judgments without I/O), `coordinator` (the steps), `settlement` (carries a decision out).
 
-Beside it: `barrier` and `schedule` (in the source), `checkpoint` (what tasks report), `rewind` and `restore` (going back),
-`stats` (figures), `failure` (a supervisor's response), `digest` and `spans` (hashes of rows), `secrets`, `printable`
-(names of others, for a terminal), `clock`, `faults`.
+Around the core: `barrier` and `schedule` (in the source), `checkpoint` (the tasks' reports), `rewind` and `restore` (going
+back), `stats` (figures), `failure` (a supervisor's response), `digest` and `spans` (hashes of rows), `secrets`, `printable`
+(makes names from outside safe for a terminal), `clock`, `faults`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _HOMES = {
     "stats": "CheckpointHistory Restored",
     "transaction": "Cutoff HandleState Options Outcome TransactionContext",
 }
-"""Modules of the public names, which are imported when they are first used."""
+"""The public names of each module. A module is imported when one of its names is first used."""
 
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 

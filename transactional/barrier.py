@@ -1,4 +1,4 @@
-"""The checkpoint barrier, a mark in a micro-batch's end offset (Flink's CheckpointBarrier), and the lines that hold it."""
+"""Checkpoint barriers (like Flink's CheckpointBarrier), which are values in end offsets, and the source lines with them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class BarrierKind(str, enum.Enum):
-    """The reason why the source made the barrier."""
+    """The reason why the source made a barrier: a checkpoint is due, or the query ends."""
 
     CHECKPOINT = "checkpoint"
     FINAL = "final"
@@ -32,15 +32,17 @@ class BarrierKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class CheckpointBarrier:
-    """A mark in the stream of micro-batches: everything before it belongs to one checkpoint. It does not identify one.
+    """The end of a checkpoint in the stream of micro-batches: all rows since the last barrier belong to one checkpoint.
+
+    A barrier's number is not a checkpoint id.
 
     Parameters
     ----------
     number : int
-        The source's own running number, from 1.
+        The number of this barrier in its source, from 1.
     kind : BarrierKind
     timestamp : int
-        Milliseconds since the epoch when the source made it.
+        When the source made the barrier, in milliseconds since the epoch.
     """
 
     number: int
@@ -48,25 +50,25 @@ class CheckpointBarrier:
     timestamp: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the barrier as it stands in an end offset, under the key ``barrier``."""
+        """Return the barrier as JSON, as an end offset has it under the key ``barrier``."""
         return {"kind": self.kind.value, "number": self.number, "timestamp": self.timestamp}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointBarrier:
-        """Return a barrier from what `to_json` returned."""
+        """Return the barrier that `to_json` wrote."""
         return cls(int(value["number"]), BarrierKind(value["kind"]), int(value["timestamp"]))
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One source's line of ``offsets/N``: the end offset of a micro-batch.
+    """One source's line in the file ``offsets/N``: the end offset of a micro-batch.
 
     Parameters
     ----------
     text : str
-        As the engine wrote it.
+        The line as the engine wrote it.
     offset : Mapping[str, Any] or None
-        The same, parsed; None if the source carries no barriers.
+        The parsed line; None if the source has no barriers (it is not ``barrier-kafka``).
     """
 
     text: str
@@ -74,7 +76,7 @@ class SourceLine:
 
     @classmethod
     def parse(cls, text: str) -> SourceLine:
-        """Parse a line, of any source."""
+        """Parse a line of any source. Raises one of `transactional.entry.UNFIT` if a line of barrier-kafka is malformed."""
         try:
             offset = json.loads(text)
         except ValueError:
@@ -85,28 +87,28 @@ class SourceLine:
         return line
 
     def check(self) -> None:
-        """Read each part once: who needs it later can't say which file it is of. Raises as `parse`."""
+        """Read every part of the line once, so that a malformed line fails here, where the caller still knows its file."""
         _ = (self.barrier, self.topics, dict(self.topic_ids), self.longest_wait, self.is_within_cut, cut_of([self]))
 
     @property
     def barrier(self) -> CheckpointBarrier | None:
-        """The last barrier at or before the offset; None if there is none."""
+        """The last barrier at or before this offset; None if the source has made no barrier yet."""
         value = self._of("barrier")
         return CheckpointBarrier.from_json(value) if value else None
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics whose positions it holds."""
+        """The names of the topics whose positions the line holds."""
         return frozenset(self._of("topics") or ())
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
-        """The ids of its topics, by their names."""
+        """The topic ids, by topic name."""
         return self._of("ids") or {}
 
     @property
     def longest_wait(self) -> int:
-        """How long the source may leave its micro-batches undecided, in milliseconds."""
+        """The longest time that the source waits between two barriers, in milliseconds."""
         return max(self._of("interval") or 0, self._of("minPause") or 0)
 
     @property
@@ -116,18 +118,24 @@ class SourceLine:
 
     @property
     def cut(self) -> Mapping[str, Any] | None:
-        """Of a source that follows other queries' barriers: the newest that it contains (`lineage`), and if nothing more."""
+        """The newest barriers of other queries that the offset contains, as JSON. None if the source follows no other query.
+
+        `lineage` has the barriers by query; `exact` is true if the offset contains no row after them.
+        """
         found: Mapping[str, Any] | None = self._of("cut")
         return found
 
     @property
     def is_within_cut(self) -> bool:
-        """Whether it lies between two barriers of other queries, on the way to the next: no checkpoint ends here."""
+        """Whether the offset is between two barriers of other queries. If so, no barrier of the source closes a checkpoint."""
         return bool((self.cut or {}).get("toward"))
 
     @property
     def meaning(self) -> str:
-        """The parts that a replay of the micro-batch repeats: our positions and barriers, another source's whole line."""
+        """The text that must be equal when the micro-batch is replayed.
+
+        For our source: positions, barrier and cut. For any other source: the whole line.
+        """
         if self.offset is None:
             return self.text
         cut = {} if self.cut is None else {"cut": self.cut}
@@ -138,13 +146,16 @@ class SourceLine:
 
 
 def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[CheckpointBarrier]:
-    """Return the barriers that stand in these lines, and not in the same line of the micro-batch before."""
+    """Return the barriers in a micro-batch's source lines that the lines of the previous micro-batch do not have."""
     pairs = zip_longest((line.barrier for line in lines), (line.barrier for line in previous or ()))
     return [new for new, old in pairs if new is not None and new != old]
 
 
 def cut_of(lines: Sequence[SourceLine]) -> dict[str, Any] | None:
-    """Return where a micro-batch ends among the barriers of other queries, as JSON; None if none of its sources follows any."""
+    """Return the newest barriers of other queries that a micro-batch contains in all of its sources, as JSON.
+
+    None if no source follows other queries' barriers.
+    """
     cuts = [cut for line in lines if (cut := line.cut) is not None]
     if not cuts:
         return None
@@ -152,19 +163,19 @@ def cut_of(lines: Sequence[SourceLine]) -> dict[str, Any] | None:
     exact = all(cut["exact"] for cut in cuts)
     for cut in cuts:
         for origin, barrier in cut["lineage"].items():
-            exact = exact and lineage.get(origin, barrier) == barrier  # else one source is behind another's barrier
+            exact = exact and lineage.get(origin, barrier) == barrier  # else one source has read less than another
             lineage[origin] = min(barrier, lineage.get(origin, barrier))
     waited = {name: ms for cut in cuts for name, ms in cut.get("waited", {}).items()}
     return {"lineage": dict(sorted(lineage.items())), "exact": exact, "waited": waited}
 
 
 def sources_digest(lines: Sequence[SourceLine]) -> str:
-    """Return the digest of a micro-batch's source lines."""
+    """Return the digest of a micro-batch's source lines: 32 hexadecimal digits, equal for every replay."""
     return hashlib.sha256(canonical([line.meaning for line in lines]).encode()).hexdigest()[:32]
 
 
 def closes_checkpoint(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> bool:
-    """Return whether the micro-batch with these source lines closes a checkpoint."""
+    """Return whether the source lines of a micro-batch say that it closes a checkpoint."""
     if any(line.is_within_cut for line in lines):
         return False
     barriers = [line.barrier for line in lines]

@@ -1,4 +1,7 @@
-"""What only some sinks can do. A sink that can is a subclass of the class here, too; on any other sink it is not called."""
+"""Abilities that only some sinks have, a class for each. A sink that has one is a subclass of its class as well.
+
+The framework calls the methods of a class here only on sinks that are subclasses of it.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,9 @@ class Examines(ABC):
     def checkStart(self, prefix: str | None) -> None:
         """Raise the errors that the first planning would raise; change nothing. *User's driver program, once per ``start()``.*
 
-        ``start()`` passes on the errors that this method raises. Without it, the user sees them only after ``start()`` has
-        returned, when the first micro-batch is planned. Only programs that have registered the sink call this method, so
-        `identify` has to make the same checks. The constructor has already checked options and columns.
+        ``start()`` passes on the errors that this method raises. Without this method, users see such errors only after
+        ``start()`` has returned, when the first micro-batch is planned. Only programs that have registered the sink call this
+        method, so `identify` has to make the same checks. The constructor has already checked options and columns.
 
         Parameters
         ----------
@@ -188,7 +191,7 @@ class KeepsEvidence(ABC):
         """
 
     def stamp(self, handles: Sequence[Any]) -> int:
-        """Return when the newest of these committed transactions began, by a clock or counter of the store. *Driver.*
+        """Return the time when the newest of these committed transactions began, by a clock or counter of the store. *Driver.*
 
         Called when all transactions of a checkpoint are committed. `checkHistory` gets the highest value so far as
         `history.stamp`. Default: 0, which means unknown.
@@ -356,15 +359,16 @@ _ALL = (
 
 
 def must_be_whole(sink: type) -> None:
-    """Refuse a sink with a method of a class here that is no subclass of it: the method would never be called.
+    """Check that a sink is a subclass of every class here whose methods it has. Otherwise they would never be called.
 
     Raises
     ------
     TypeError
+        The sink has a method or an attribute of a class here, but is not a subclass of that class.
     """
     for capability in _ALL:
         for name in vars(capability):
             if not name.startswith("_") and hasattr(sink, name) and not issubclass(sink, capability):
                 raise TypeError(
-                    f"{sink.__name__} has {name}, but is not a subclass of {capability.__name__}: it would never be called"
+                    f"{sink.__name__} has {name}, but is not a subclass of {capability.__name__}, so it would never be used"
                 )

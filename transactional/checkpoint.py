@@ -1,4 +1,4 @@
-"""A checkpoint before and after its decision, and the acknowledgements of its tasks."""
+"""A checkpoint before and after its decision: the plan that its tasks get, their acknowledgements, and its parts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 
 
 PartKey = tuple[int, str]
-"""Partition id and route: which part of its micro-batch one is."""
+"""A partition id and a route, which together identify a part within its micro-batch."""
 
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """The published facts about a checkpoint whose rows can be read, for queries that follow it.
+    """The published facts about a checkpoint whose rows can be read, for queries that follow this one.
 
     Parameters
     ----------
@@ -39,14 +39,14 @@ class CheckpointMark:
         The query's id. It stays the same if the query moves to another location.
     checkpoint : int
     after : int
-        The query's previous checkpoint with a mark; 0 for the first.
+        The id of the query's previous checkpoint with a mark; 0 for the first.
     lineage : Mapping[str, int]
         The newest barrier of each origin that the checkpoint contains: the queries that its rows come from, and its own query.
     exact : bool
         True if the checkpoint contains no row after those barriers.
     rows : int
     timestamp : int
-        The time of its decision, in milliseconds since the epoch.
+        The time of the checkpoint's decision, in milliseconds since the epoch.
     restarted : bool
         True if rows of checkpoints after `after` are written again, because a rewind allowed it.
     """
@@ -70,12 +70,14 @@ class Part:
     partition : int
         The task's partition id.
     handle : Mapping[str, Any] or None
-        None if the task had no row, or if its rows are visible already (at-least-once).
+        The handle of the prepared transaction. None if the task had no row, or if its rows are visible already
+        (at-least-once).
     rows, bytes : int
+        The number of rows, and the length of their encoding as `RowDigest` counts it.
     digest : str
-        See `transactional.digest`.
+        The digest of the rows, with its encoding: see `transactional.digest`.
     route : str
-        Of a sink that is several (`TwoPhaseCommitSink.routes`): the name of the one; else empty.
+        One of `Routes.routes`, for a sink that combines several; otherwise empty.
     """
 
     partition: int
@@ -87,11 +89,11 @@ class Part:
 
     @property
     def key(self) -> PartKey:
-        """Its partition id and route: no other part of the micro-batch has them."""
+        """The partition id and the route. No other part of the micro-batch has the same key."""
         return self.partition, self.route
 
     def to_json(self) -> dict[str, Any]:
-        """Return the part as it stands in the journal."""
+        """Return the part as JSON for the journal."""
         value = asdict(self)
         if not self.route:
             del value["route"]
@@ -99,7 +101,7 @@ class Part:
 
 
 class Mode(str, enum.Enum):
-    """The way in which the tasks of a micro-batch treat their rows."""
+    """What the tasks of a micro-batch do with their rows: write all, discard all (DRAIN), or write only lost parts (REPAIR)."""
 
     WRITE = "write"
     DRAIN = "drain"
@@ -108,7 +110,10 @@ class Mode(str, enum.Enum):
 
 @dataclass(frozen=True)
 class ExpectedPart:
-    """The rows that a repair of a lost part has to equal; `free` after an operator accepted a difference."""
+    """The recorded figures of a lost part. The rows that a repair writes must have the same ones.
+
+    `free` is True if an operator has accepted a difference. Then nothing is compared.
+    """
 
     partition: int
     rows: int
@@ -119,29 +124,32 @@ class ExpectedPart:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """The plan that the tasks of one micro-batch get. Pickled to executors.
+    """The plan that the tasks of one micro-batch get. It is pickled and sent to the executors.
 
     Parameters
     ----------
     token : int
-        The run: journal number of its `run` entry.
+        The token of the run: the number of its `run` entry in the journal.
     batch : int
+        The number of the micro-batch.
     mode : Mode
     queryId : str
-        As the tasks know it.
+        Spark's id of the query.
     identity : str
-        The query's, for the names of its transactions: `queryId`, with a suffix if the location is an adopted copy.
+        The query's id in the names of its transactions: `queryId`, with a suffix if the location is an adopted copy.
     prefix : str
+        The value of the option ``transactionalIdPrefix``.
     sources : str
-        Digest of the source lines that the tasks read.
+        The digest of the micro-batch's source lines.
     writers : int or None
-        Writer tasks that the micro-batch had when it was prepared, if it is.
+        The number of writer tasks when the micro-batch was prepared. None if it is not in the journal yet.
     repairs : Mapping[PartKey, ExpectedPart]
-        By partition id and route, in mode REPAIR.
+        The lost parts that the tasks write again, in mode REPAIR.
     encoding : int
-        Of the digests of rows that nothing is recorded of, or that a task discards: that of the record.
+        The encoding of the tasks' digests, except for parts in `repairs`. In a replay, it is the encoding of the recorded
+        digests.
     likely : frozenset[int]
-        Partition ids that probably get rows: see `Ledger.likely`.
+        The partition ids that probably get rows: see `Ledger.likely`.
     """
 
     token: int
@@ -157,13 +165,13 @@ class TaskPlan:
     likely: frozenset[int] = frozenset()
 
     def drains(self, partition: int) -> bool:
-        """Return whether a task has nothing to write: all its rows are prepared or decided already."""
+        """Return whether the task of a partition discards all of its rows, because they are already prepared or decided."""
         return self.mode is Mode.DRAIN or (
             self.mode is Mode.REPAIR and all(partition != lost for lost, _ in self.repairs)
         )
 
     def digest(self, partition: int, route: str = "") -> RowDigest:
-        """Return an empty digest for a part's rows; of the encoding of the record that they are compared with."""
+        """Return an empty digest for a part's rows, in the encoding of the recorded digest that it is compared with."""
         expected = self.repairs.get((partition, route))
         recorded = encoding_of(expected.digest) if expected is not None else None
         return RowDigest(encoding=recorded or self.encoding)
@@ -171,19 +179,21 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """A writer task's report; travels as its commit message.
+    """A writer task's report to the driver. It is sent as Spark's commit message.
 
     Parameters
     ----------
     token : int
-        From the plan.
+        The run's token, from the plan.
     batch, partition, taskAttemptId : int
+        Spark's numbers of the micro-batch, the partition and the task attempt.
     drained : bool
-        True if the task wrote nothing because its rows are prepared or decided already.
+        True if the task discarded its rows, because they are already prepared or decided.
     parts : Sequence[Part]
-        What was prepared, one for each route of the sink. Without a handle: it had no rows, or they are prepared or decided.
+        The task's part for each route of the sink. A part has no handle if it has no rows, or if they were discarded, or if
+        they are visible already.
     sources : str
-        From the plan: of what the rows were read.
+        The digest of the source lines, from the plan.
     """
 
     token: int
@@ -196,7 +206,7 @@ class Acknowledgement:
 
     @property
     def handles(self) -> list[Mapping[str, Any]]:
-        """Of the prepared parts."""
+        """The handles of the parts that the task prepared."""
         return [part.handle for part in self.parts if part.handle is not None]
 
 
@@ -206,19 +216,19 @@ class ClosingReason(str, enum.Enum):
     BARRIER = "a barrier of the source"
     FINAL = "the final barrier of the source"
     FIRST = "the query's first micro-batch, which no barrier closed"
-    OTHER_SOURCE = "a source that carries no barriers"
+    OTHER_SOURCE = "a source without barriers"
     NO_DATA = "a micro-batch without data, made for a watermark"
     WRITE = "a batch write"
-    ENOUGH = "maxBatchesPerCheckpoint"
+    ENOUGH = "maxBatchesPerCheckpoint is reached"
     RETAINED = "minBatchesToRetain: files that a rewind would need are about to be purged"
-    AGE = "its oldest prepared transaction has used half of its timeout"
-    REQUEST = "it was requested"
+    AGE = "the oldest prepared transaction has used half of its timeout"
+    REQUEST = "a checkpoint or a savepoint was requested"
     REPARTITION = "a repartition of the state of a stopped query, which adds a micro-batch"
     STOP = "a stop was requested: this is the final checkpoint"
 
 
 class CheckpointFailureReason(str, enum.Enum):
-    """The reason why a checkpoint failed. The journal holds the names."""
+    """The reason why a checkpoint failed. The journal contains the names of the members."""
 
     ABORTED = "aborted before its decision: a task failed, the query was stopped, or its commit failed"
     VOID = "its prepared transactions were lost and none was committed, so its rows are written again"
@@ -227,22 +237,23 @@ class CheckpointFailureReason(str, enum.Enum):
 
 
 class AcknowledgeResult(enum.Enum):
-    """The fate of an acknowledgement; late and repeated ones are normal."""
+    """The result of `PendingCheckpoint.acknowledge`. Late and repeated acknowledgements are normal."""
 
-    SUCCESS = "taken"
-    DUPLICATE = "the same partition acknowledged before"
-    UNKNOWN = "of another micro-batch or run"
-    DISCARDED = "the checkpoint is decided or aborted already"
+    SUCCESS = "recorded"
+    DUPLICATE = "the partition was acknowledged before"
+    UNKNOWN = "it belongs to another micro-batch or run"
+    DISCARDED = "the checkpoint is already decided or aborted"
 
 
 class PendingCheckpoint:
-    """Collects the acknowledgements of one micro-batch. Decided, or aborted, exactly once.
+    """The acknowledgements of one micro-batch, until its checkpoint is decided or aborted.
 
     Parameters
     ----------
     token : int
-        The run whose acknowledgements count.
+        The token of the run. Acknowledgements of other runs are not recorded.
     batch : int
+        The number of the micro-batch.
     """
 
     def __init__(self, token: int, batch: int) -> None:
@@ -252,7 +263,7 @@ class PendingCheckpoint:
         self._over = False
 
     def acknowledge(self, message: Acknowledgement) -> AcknowledgeResult:
-        """Record a task's report."""
+        """Record a task's acknowledgement; return whether it was recorded, or why not."""
         if self._over:
             return AcknowledgeResult.DISCARDED
         if (message.token, message.batch) != (self.token, self.batch):
@@ -264,18 +275,18 @@ class PendingCheckpoint:
 
     @property
     def parts(self) -> list[Part]:
-        """The written parts, by partition."""
+        """The parts that tasks wrote, ordered by partition id. Tasks that discarded their rows have none."""
         written = [message for _, message in sorted(self._tasks.items()) if not message.drained]
         return [part for message in written for part in message.parts]
 
     def finish(self) -> None:
-        """Discard later acknowledgements: it is decided or aborted."""
+        """Discard all later acknowledgements, because the checkpoint is decided or aborted."""
         self._over = True
 
 
 @dataclass(frozen=True)
 class DecidedCheckpoint:
-    """A checkpoint whose commit is decided in the journal; `TwoPhaseCommitSink.commit` gets it.
+    """A checkpoint that the journal has decided to commit. `TwoPhaseCommitSink.commit` gets it.
 
     Parameters
     ----------
@@ -284,7 +295,7 @@ class DecidedCheckpoint:
     batches : Sequence[int]
         The micro-batches in the checkpoint.
     timestamp : int
-        When it was decided, in milliseconds since the epoch.
+        The time of the decision, in milliseconds since the epoch.
     queryId, prefix : str
         As in `TransactionContext`.
     after : int

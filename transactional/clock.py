@@ -1,4 +1,4 @@
-"""Time as a parameter."""
+"""Clocks that are passed as parameters, so that tests control the time; deadlines and rate limits made of them."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ __all__ = ["Clock", "Deadline", "Pace", "SystemClock"]
 
 
 class Clock(Protocol):
-    """The clock that the protocol needs."""
+    """The clock that the protocol uses. In tests, pass a clock of your own, such as `FakeClock`."""
 
     def now(self) -> float:
-        """Return the seconds since the epoch."""
+        """Return the current time, in seconds since the epoch."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
+        """Return a number of seconds that never decreases, for measuring durations."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for this number of seconds."""
 
 
 class SystemClock:
     """The machine's clock."""
 
     def now(self) -> float:
-        """Return the seconds since the epoch."""
+        """Return the current time, in seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
+        """Return a number of seconds that never decreases, for measuring durations."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for this number of seconds."""
         time.sleep(seconds)
 
 
 class Deadline:
-    """One limit shared by several blocking calls.
+    """A point in time that several blocking calls share as their limit.
 
     Parameters
     ----------
     seconds : float
-        From now.
+        The time until the deadline, from now.
     clock : Clock, optional
+        Default: the machine's clock.
     """
 
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
@@ -52,21 +53,21 @@ class Deadline:
         self._end = self._clock.monotonic() + seconds
 
     def left(self) -> float:
-        """Return the seconds left, never below 0."""
+        """Return the seconds until the deadline, or 0 if it has passed."""
         return max(0.0, self._end - self._clock.monotonic())
 
     def passed(self) -> bool:
-        """Return whether nothing is left."""
+        """Return whether the deadline has passed."""
         return self.left() <= 0.0
 
 
 class Pace:
-    """A limiter that holds back calls that come more often than they may.
+    """A rate limiter: lets a loop do something at most once in a number of seconds.
 
     Parameters
     ----------
     seconds : float
-        Minimum time between two of them.
+        The minimum time between two actions. The first one may be done immediately.
     clock : Clock
     """
 
@@ -76,7 +77,7 @@ class Pace:
         self._next = Deadline(0.0, clock)
 
     def due(self) -> bool:
-        """Return whether it is time; if so, the next is `seconds` from now."""
+        """Return whether the action may be done now. If True, the next one is due `seconds` from now."""
         if not self._next.passed():
             return False
         self._next = Deadline(self._seconds, self._clock)

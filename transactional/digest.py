@@ -1,19 +1,20 @@
-"""A digest of rows that neither their order nor Arrow's cuts change.
+"""A digest of rows. It depends neither on the order of the rows nor on how they are split into Arrow batches.
 
-Each value has a 64-bit hash. A row's hash mixes its columns' hashes in order (`transactional.spans.mix`); the digest is the sum
-of the rows' hashes modulo 2**64. Fixed-width values are hashed by mixing their 64-bit pattern; null has a constant of its own.
-The encodings differ in the values of variable width:
+Each value has a 64-bit hash. A row's hash mixes its columns' hashes in order (`transactional.spans.mix`). The digest is the sum
+of the rows' hashes modulo 2**64. A value of fixed width is hashed by mixing its 64-bit pattern. Null has a fixed hash. There
+are two encodings, which differ in how they hash values of variable width:
 
-- Encoding 2: text (as UTF-8) and binary values by `transactional.spans.hash_spans`; nested values likewise, over a
-  canonical JSON text. Values of the same bytes have the same hash in all of Arrow's types: large ones, views, dictionaries,
-  those of a fixed size.
-- Encoding 1, of earlier releases: XXH3-64 takes the place of `hash_spans`; views, dictionaries and binary values of a fixed
-  size count as nested. It makes a Python object of each value.
+- Encoding 2 hashes text (as UTF-8) and binary values with `transactional.spans.hash_spans`. Nested values are first written
+  as canonical JSON, then hashed in the same way. Values with the same bytes have the same hash in all Arrow types: large
+  types, views, dictionaries, and binary of fixed size.
+- Encoding 1, used by earlier releases, hashes with XXH3-64 instead of `hash_spans`. It treats views, dictionaries and binary
+  values of fixed size as nested values. It needs a Python object for each value.
 
-Rows are compared under the encoding of the digest that was recorded: the plan of a micro-batch names it to the tasks.
+If a micro-batch runs again, its rows are hashed in the encoding of the recorded digest. The plan passes the encoding to the
+tasks.
 
-The digest detects a query that computes other rows when it runs again. Different rows have the same digest with a
-probability of about 2**-64 (1 in 1.8e19), unless someone has made them for that purpose.
+The digest detects a query that computes different rows when it runs again. Different rows have the same digest with a
+probability of about 2**-64 (1 in 1.8e19), unless someone constructed them for that purpose.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ if TYPE_CHECKING:
 __all__ = ["ENCODING_VERSION", "RowDigest", "digest_of_all", "encoding_of", "encodings_of"]
 
 ENCODING_VERSION = 2
-"""Of new records; all up to it can be computed."""
+"""The encoding of new records. Digests in all encodings from 1 to this one can be computed."""
 
 _MASK = (1 << 64) - 1
 _EMPTY = f"{0:016x}"
-_NULL = GOLDEN  # any constant no value is likely to hash to
+_NULL = GOLDEN  # the hash of null: any constant that is unlikely to be the hash of a value
 
 
 @dataclass
 class RowDigest:
-    """Running digest of the batches given to `update`.
+    """The digest of all batches that `update` has added so far.
 
     Attributes
     ----------
     rows : int
+        The number of rows.
     bytes : int
-        Length of the canonical encoding: bytes of variable-width values, widths of the others.
+        The size of the rows: the length of each variable-width value and the width of each other value, in bytes.
     value : int
         The digest, 0 <= value < 2**64.
     encoding : int
@@ -76,19 +78,19 @@ class RowDigest:
         self.value = (self.value + int(hashes.sum(dtype=np.uint64))) & _MASK
 
     def hexadecimal(self) -> str:
-        """Return the digest with its encoding, as it stands in the journal."""
+        """Return the digest as the journal has it: the encoding, a colon, and 16 hexadecimal digits."""
         return f"{self.encoding}:{self.value:016x}"
 
 
 def encoding_of(digest: str) -> int | None:
-    """Return the encoding of a recorded digest; None if this release does not know it."""
+    """Return the encoding of a recorded digest; None if this release does not know the encoding."""
     return next((known for known in range(1, ENCODING_VERSION + 1) if digest.startswith(f"{known}:")), None)
 
 
 def digest_of_all(digests: Iterable[str]) -> str:
-    """Return the digest of the rows of several parts, whichever part a row is in.
+    """Return the digest of all rows of several parts. It does not depend on which part contains which row.
 
-    Empty if a part's encoding is unknown here, or if parts with rows have different ones.
+    Return an empty string if the encoding of a part is unknown, or if parts with rows have different encodings.
     """
     found = list(digests)
     encodings = encodings_of(found) or {ENCODING_VERSION}
@@ -99,13 +101,16 @@ def digest_of_all(digests: Iterable[str]) -> str:
 
 
 def encodings_of(digests: Iterable[str]) -> set[int | None]:
-    """Return the encodings of parts with rows, None for an unknown one: a part without any is the same in all known ones."""
+    """Return the encodings of these digests, with None for an unknown encoding.
+
+    Digests of parts without rows are left out, because they are equal in all known encodings.
+    """
     known = {digest: encoding_of(digest) for digest in digests}
     return {found for digest, found in known.items() if found is None or digest.partition(":")[2] != _EMPTY}
 
 
 def _hash_column(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
-    """Return one uint64 a row, and the number of bytes that the encoding takes."""
+    """Return a uint64 hash for each row, and the size of the column's values in bytes (see `RowDigest.bytes`)."""
     import pyarrow as pa
 
     kind = column.type
@@ -121,7 +126,7 @@ def _hash_column(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
 
 
 def _hash_dictionary(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Do what `_hash_binary` does, and hash each value of the dictionary once."""
+    """Return the same as `_hash_binary`, but hash each value of the dictionary only once."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -133,7 +138,7 @@ def _hash_dictionary(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray
 
 
 def _hash_binary(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the hashes of values of variable width, and the length of each in bytes; a null has none."""
+    """Return the hash and the length in bytes of each value of a variable-width column. The length of null is 0."""
     import numpy as np
     import pyarrow as pa
 
@@ -142,7 +147,7 @@ def _hash_binary(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any
         column = column.cast(pa.large_binary())
     elif not _is_text_or_binary(kind):
         column = pa.array(_texts(column), pa.large_binary())
-    if not len(column):  # it may have no buffers
+    if not len(column):  # an empty column may have no buffers
         return np.empty(0, np.uint64), np.empty(0, np.int64)
     is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     _, offsets, data = column.buffers()
@@ -159,7 +164,7 @@ def _hash_binary(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any
 
 
 def _hash_column_1(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
-    """Do what `_hash_column` does, under encoding 1."""
+    """Return the same as `_hash_column`, in encoding 1."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -189,7 +194,7 @@ def _is_text_or_binary(kind: pa.DataType) -> bool:
 
 
 def _is_fixed_width(kind: pa.DataType) -> bool:
-    """Return whether a value is a number, or is hashed as one or two."""
+    """Return whether the values of an Arrow type are hashed as one or two 64-bit numbers."""
     import pyarrow as pa
 
     return bool(
@@ -241,7 +246,7 @@ def _hash_number(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _hash_decimal(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Hash the 128-bit unscaled value as two halves, mixed in turn."""
+    """Hash each 128-bit unscaled value as two 64-bit halves, mixed one after the other."""
     import numpy as np
 
     values = np.frombuffer(column.buffers()[1], dtype=np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
@@ -262,5 +267,5 @@ def _texts(column: pa.Array) -> list[bytes | None]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for which JSON has no form: bytes as hexadecimal, the rest (decimals, instants) as text."""
+    """Convert a value that JSON can't represent: bytes to hexadecimal digits, all others (decimals, dates, times) to text."""
     return value.hex() if isinstance(value, (bytes, bytearray)) else str(value)

@@ -1,6 +1,7 @@
-"""What each kind of journal entry says: a class per kind, and the one way to and from the JSON of an entry's body.
+"""The kinds of journal entries: a class for each kind, which converts the entry's body to JSON and back.
 
-A field that a later version has added is optional, as older entries lack it. A key that no field has is passed over.
+If a later version added a field, the field is optional, because older entries do not have it. Unknown keys in the JSON are
+ignored.
 """
 
 from __future__ import annotations
@@ -43,27 +44,27 @@ Json = Mapping[str, Any]
 
 
 ALWAYS: Final = {"always": True}
-"""The metadata of a field that the JSON always has, though a micro-batch without rows leaves it as it is."""
+"""The metadata of a field that is required in the JSON, although the class has a default for it."""
 
 RARE: Final = {"rare": True}
-"""The metadata of a field that the JSON has only if it differs from the default."""
+"""The metadata of a field that is left out of the JSON if its value is the default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """The body of an entry. Parts of micro-batches, handles, setups and hook states are the JSON that their owners made."""
+    """The body of an entry. Parts, handles, setups and hook states in it are plain JSON, made by other modules."""
 
     kind: ClassVar[str]
-    """Of `EntryKind`."""
+    """The kind of the entry: one of `EntryKind`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body."""
+        """Return the entry's body as JSON."""
         values = ((each, getattr(self, each.name)) for each in fields(self))
         return {_name(of): value for of, value in values if not of.metadata.get("rare") or value != of.default}
 
     @classmethod
     def from_json(cls, body: Json) -> Fact:
-        """Return what `to_json` gave, as this version or an earlier one wrote it."""
+        """Return the fact that `to_json` of this version, or of an earlier one, wrote as this body."""
         known = {each: body[_name(each)] for each in fields(cls) if _is_required(each) or _name(each) in body}
         return cls(**{of.name: value for of, value in known.items()})
 
@@ -78,7 +79,7 @@ def _is_required(of: Field[Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RunClaimed(Fact):
-    """A driver has begun a run: from here on no former run decides anything."""
+    """A driver has claimed a new run. From here on, earlier runs can't decide anything."""
 
     kind = EntryKind.RUN
 
@@ -99,7 +100,7 @@ class RunClaimed(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class MarkTaken(Fact):
-    """A run has guarded its prefix at the store."""
+    """A run has claimed its prefix at the store; `mark` is the value that `GuardsRuns.guardRun` returned."""
 
     kind = EntryKind.MARK
 
@@ -109,7 +110,7 @@ class MarkTaken(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Fact):
-    """All tasks of a micro-batch have prepared; no checkpoint is decided yet."""
+    """All tasks of a micro-batch have prepared their rows. No checkpoint with this micro-batch is decided yet."""
 
     kind = EntryKind.PREPARED
 
@@ -126,13 +127,13 @@ class Prepared(Fact):
     log: str = field(default="", metadata=RARE)
 
     def decided(self, **more: Any) -> Decided:
-        """Return the decision that this micro-batch closes: with ``covers``, and other fields of `Decided`."""
+        """Return the decision of the checkpoint that this micro-batch closes. `more` has the other fields of `Decided`."""
         return Decided(**{**{each.name: getattr(self, each.name) for each in fields(self)}, **more})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Prepared):
-    """A checkpoint counts: its micro-batch, and the prepared ones that it covers, are committed whatever dies."""
+    """A checkpoint is decided: its micro-batch and the prepared micro-batches in `covers` are committed, even after a crash."""
 
     kind = EntryKind.DECIDED
 
@@ -143,7 +144,7 @@ class Decided(Prepared):
 
 @dataclass(frozen=True, kw_only=True)
 class Settled(Fact):
-    """All of a checkpoint is committed and can be read."""
+    """All rows of a checkpoint are committed and can be read."""
 
     kind = EntryKind.SETTLED
 
@@ -157,7 +158,7 @@ class Settled(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(Fact):
-    """What was found out about single handles of a decided checkpoint."""
+    """The outcomes of single handles of a decided checkpoint: committed or lost, with the evidence."""
 
     kind = EntryKind.VERDICT
 
@@ -169,7 +170,7 @@ class Verdict(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Repair(Fact):
-    """A replay has written lost parts again."""
+    """A replay has written lost parts of a decided checkpoint again; `parts` has their new handles."""
 
     kind = EntryKind.REPAIR
 
@@ -180,7 +181,7 @@ class Repair(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Void(Fact):
-    """A checkpoint that lost all its transactions, or a prepared micro-batch, is written again."""
+    """A decided checkpoint or a prepared micro-batch no longer counts, as its transactions were lost. It is written again."""
 
     kind = EntryKind.VOID
 
@@ -192,7 +193,7 @@ class Void(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Aborted(Fact):
-    """A run ended, as a micro-batch of it failed."""
+    """A run has ended because one of its micro-batches failed."""
 
     kind = EntryKind.ABORTED
 
@@ -202,7 +203,7 @@ class Aborted(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Fenced(Fact):
-    """A driver has seen that a newer run is there, and ends its own."""
+    """A driver has found a newer run (`by`) in the journal, and has ended its own run."""
 
     kind = EntryKind.FENCED
 
@@ -212,7 +213,7 @@ class Fenced(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Fact):
-    """A run ended cleanly: nothing of it is open."""
+    """A run has ended cleanly: none of its transactions is open."""
 
     kind = EntryKind.STOPPED
 
@@ -221,7 +222,7 @@ class Stopped(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Resolve(Fact):
-    """An operator has decided about a part whose outcome can't be known."""
+    """An operator has decided how to treat a part, because its outcome is unknown or its rows differ."""
 
     kind = EntryKind.RESOLVE
 
@@ -234,7 +235,7 @@ class Resolve(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Adopt(Fact):
-    """An operator has accepted the location as it is."""
+    """An operator has accepted the present state of the location, for example after it was moved, copied or restored."""
 
     kind = EntryKind.ADOPT
 
@@ -247,7 +248,7 @@ class Adopt(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Declined(Fact):
-    """A checkpoint could not be decided; its micro-batch waits for the next one."""
+    """A checkpoint could not be decided. The next checkpoint will contain its micro-batch."""
 
     kind = EntryKind.DECLINED
 
@@ -259,7 +260,7 @@ class Declined(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Restored(Fact):
-    """A run has given the hooks their states back."""
+    """A new run has given the checkpoint hooks their saved states."""
 
     kind = EntryKind.RESTORED
 
@@ -269,7 +270,7 @@ class Restored(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Fact):
-    """Another process asks the running query for a checkpoint, a savepoint, or its end."""
+    """Another process has asked the running query to close a checkpoint or to stop."""
 
     kind = EntryKind.REQUEST
 
@@ -279,7 +280,7 @@ class Request(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Restarted(Fact):
-    """A supervisor starts the query again, and why."""
+    """A supervisor is about to start the query again; the entry records the reason."""
 
     kind = EntryKind.RESTARTED
 
@@ -293,27 +294,27 @@ class Restarted(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class RewindBegun(Fact):
-    """Only this rewind owns the location."""
+    """A rewind has begun. It ends the query's runs; until `RewindDone`, no query can run at the location."""
 
     kind = EntryKind.REWIND_BEGUN
 
     checkpoint: int | None
     request: Json
-    """Its items stand beside the checkpoint in the JSON."""
+    """The options of the rewind. In the JSON, its items are next to ``checkpoint``, not in an object of their own."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body."""
+        """Return the entry's body as JSON."""
         return {**self.request, "checkpoint": self.checkpoint}
 
     @classmethod
     def from_json(cls, body: Json) -> RewindBegun:
-        """Return what `to_json` gave."""
+        """Return the fact that `to_json` wrote as this body."""
         return cls(checkpoint=body["checkpoint"], request={key: body[key] for key in body if key != "checkpoint"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewindDone(Fact):
-    """The query's logs end with a micro-batch again."""
+    """A rewind has finished. The query's logs now end with micro-batch `batch`."""
 
     kind = EntryKind.REWIND_DONE
 
@@ -324,7 +325,7 @@ class RewindDone(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Moved(Fact):
-    """The query goes on at another location; no entry follows."""
+    """The query was moved to another location. This is the last entry of the journal."""
 
     kind = EntryKind.MOVED
 
@@ -335,7 +336,7 @@ class Moved(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreBegun(Fact):
-    """The first entry of a restored journal: until `Opened`, no query may start here.
+    """A restore of a savepoint has begun: the first entry of the new journal. Until `Opened`, no query may start here.
 
     Parameters
     ----------
@@ -344,13 +345,14 @@ class RestoreBegun(Fact):
     location : str
         The new location.
     query : str
-        Spark's id of the query there.
+        Spark's id of the query at the new location.
     partitions : int or None
-        Shuffle partitions that the state gets; None to keep its own.
+        The number of shuffle partitions that the state gets; None to keep the present number.
     forced : bool
-        A claim although the journal of the origin can't be read: a `Moved` that names this location is of another claim.
+        True if this is a claim although the origin's journal can't be read. Then a `Moved` entry in the origin that names this
+        location belongs to another claim.
     ledger : Mapping[str, Any]
-        The journal as of the checkpoint, with which this one continues when it is opened.
+        The ledger of the savepoint, as JSON. When the new journal is opened, it continues with this ledger.
     """
 
     kind = EntryKind.RESTORING
@@ -368,7 +370,7 @@ class RestoreBegun(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Opened(Fact):
-    """The restore is done: the query may start here."""
+    """A restore has finished. The query may start at this location."""
 
     kind = EntryKind.OPENED
 
@@ -379,9 +381,9 @@ class Opened(Fact):
 _ALL: Final[Sequence[type[Fact]]] = (*Fact.__subclasses__(), Decided)
 
 KINDS: Final = {each.kind: each for each in _ALL}
-"""All but snapshots, which hold a ledger: `Ledger.to_json`."""
+"""The class of each kind of entry. Snapshots have none, because their body is a ledger (`Ledger.to_json`)."""
 
 
 def fact_of(kind: str, body: Json) -> Fact:
-    """Return the fact of an entry."""
+    """Return the fact in the body of an entry of this kind."""
     return KINDS[kind].from_json(body)

@@ -1,6 +1,6 @@
-"""Versioned serialisation of journal entries and snapshots: whole or absent, checked, refused if they are newer.
+"""Journal entries and snapshots as bytes, with a format number and a checksum. Damaged entries and newer formats are refused.
 
-Format 2 is written; 1 is read (`_UPGRADES` turns its bodies into those of 2). Golden files of each are in ``tests/golden``.
+This release writes format 2. It also reads format 1, whose bodies `_UPGRADES` converts. ``tests/golden`` has files of both.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["FORMAT", "UNFIT", "Entry", "EntryKind", "canonical", "checksum", "de
 FORMAT: Final = 2
 
 UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError)
-"""Errors of code that reads JSON of another shape than it expects: this version did not write it."""
+"""The errors that code raises when it reads JSON of an unexpected shape, which this version did not write."""
 
 
 class EntryKind:
-    """Kinds of fact that bind. A kind that this version does not know is refused by name."""
+    """The kinds of journal entries. If this release does not know the kind of an entry, the journal is refused."""
 
     RUN = "run"
     MARK = "mark"
@@ -56,20 +56,20 @@ class EntryKind:
 
 @dataclass(frozen=True)
 class Entry:
-    """One fact of the journal.
+    """One entry of the journal.
 
     Parameters
     ----------
     number : int
-        From 1; taken by exclusive create, never given twice.
+        The entry's number, from 1. A process takes it by exclusive create, so no number is used twice.
     kind : str
         One of `EntryKind`.
     nonce : str
-        Distinguishes our entry from another's at the same number when a create's answer was lost.
+        A random text. If the answer to a create was lost, it shows whether the entry at this number is ours.
     time : int
-        Milliseconds since the epoch; for people.
+        When the entry was made, in milliseconds since the epoch. For people only.
     body : Mapping[str, Any]
-        JSON.
+        The body, as JSON.
     """
 
     number: int
@@ -80,19 +80,19 @@ class Entry:
 
 
 def canonical(value: Any) -> str:
-    """Return JSON text with sorted keys and no spaces: equal values give equal texts."""
+    """Return a value as JSON text with sorted keys and no spaces, so that equal values have equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def checksum(value: Any) -> str:
-    """Return the checksum of a JSON value that is kept in a file of ours."""
+    """Return the checksum of a JSON value, for a file that we write."""
     return _checksum(canonical(value).encode())
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the entry's bytes, complete with format and checksum."""
+    """Return the entry as bytes, with format number and checksum."""
     body = canonical(entry.body)
-    if entry.kind == EntryKind.SNAPSHOT:  # as it will be read: keys that are no strings sort differently
+    if entry.kind == EntryKind.SNAPSHOT:  # sort the keys as strings, as a reader will see them
         body = canonical(json.loads(body))
     rest = {"format": FORMAT, "kind": entry.kind, "nonce": entry.nonce, "number": entry.number, "time": entry.time}
     head, tail = f'{{"body":{body},', canonical(rest)[1:]
@@ -100,14 +100,20 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, source: str) -> Entry:
-    """Return an entry from what `encode` returned."""
+    """Return the entry that `encode` wrote as these bytes. `source` names the file, for errors.
+
+    Raises
+    ------
+    JournalError
+        ``JOURNAL_DAMAGED`` or ``FORMAT_UNKNOWN``.
+    """
     try:
         value = json.loads(data)
         version = value["format"]
         if not isinstance(version, int):
-            raise TypeError("its format is not a number")
+            raise TypeError("the format is not a number")
         known = value.pop("checksum", None)
-        # What `encode` wrote is not serialised again: with hundreds of writer tasks it has megabytes.
+        # Compare the bytes first. To serialize the value again is slow: with hundreds of writer tasks it has megabytes.
         intact = known == _checksum(_without_checksum(data)) or known == checksum(value)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise torn(source, error) from error
@@ -127,7 +133,7 @@ def decode(data: bytes, source: str) -> Entry:
 
 
 def torn(source: str, why: Exception) -> JournalError:
-    """Make the error of a file that has an entry's name and does not hold one."""
+    """Return the error for a file that has the name of an entry but does not contain a whole one."""
     return JournalError("JOURNAL_DAMAGED", reason=f"{source} is not a whole journal entry: {why}", file=source)
 
 
@@ -140,13 +146,13 @@ def _checksum(text: bytes) -> str:
 
 
 def _without_checksum(data: bytes) -> bytes:
-    """Cut the checksum out of an entry's bytes; it stands behind the body, so its last occurrence is the one."""
+    """Return an entry's bytes without the checksum. Its key may also occur in the body, so the last occurrence counts."""
     at = data.rfind(_CHECKSUM_KEY)
     return data[:at] + data[at + len(_CHECKSUM_KEY) + _CHECKSUM_LENGTH + 2 :].rstrip(b"\n")
 
 
 def _from_1(entry: Entry) -> Entry:
-    """Upgrade format 1, which knew neither a run's setup, nor the figures and hook states of a checkpoint, nor rewinds."""
+    """Convert an entry of format 1, which had no setup of runs, no figures and hook states of checkpoints, and no rewinds."""
     body = dict(entry.body)
     if entry.kind == EntryKind.RUN:
         body = {"lifetime": None, "process": {}, "setup": {}, "retained": 100, **body}

@@ -1,7 +1,7 @@
-"""A supervisor's response to a failure, read from the error's text: nothing else reaches the user's program.
+"""Failures of queries: which ones a restart fixes, and which ones need a rewind or a person.
 
-The engine passes a query's error on as text, with the Python traceback of the process in which it was raised: ours end in a
-line ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
+The engine passes a query's error to the user's program only as text, with the Python traceback of the process that raised it.
+In that text, one of our errors is a line such as ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from transactional.secrets import without_named_secrets
 __all__ = ["Failure", "Remedy", "failure_of"]
 
 MOST_TEXT = 500
-"""Characters of an error that a journal entry or a health file keeps."""
+"""The maximum length of `Failure.text` in characters, because journal entries and health files keep it."""
 
 
 class Remedy(str, enum.Enum):
     """The response of a supervisor to a failure."""
 
-    RESTART = "started again, the query may go on"
-    REWIND = "the query has to go back first, to where nothing is written twice"
-    NONE = "no restart fixes it: a person has to look"
-    STOPPED = "no failure: it was asked to stop"
+    RESTART = "start the query again"
+    REWIND = "rewind the query to the newest point from which no row is written twice, then start it again"
+    NONE = "leave the query stopped, because no restart fixes the failure: a person must act"
+    STOPPED = "do nothing, because the query was asked to stop and has not failed"
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,12 @@ class Failure:
     Parameters
     ----------
     condition : str
-        Of our error; empty if it is none of ours.
+        The condition of the error; empty if the error is not one of ours.
     text : str
-        The error, cut short; never a secret, if it is ours or names the secret that it quotes.
+        The error, at most 500 characters. Our errors contain no secrets. In other errors, secrets are hidden if the text names
+        them (``password=...``).
     remedy : Remedy
+        The supervisor's response.
     """
 
     condition: str
@@ -59,7 +61,7 @@ _BY_KIND = {
     "RewindRequiredError": Remedy.REWIND,
     "QueryStoppedError": Remedy.STOPPED,
 }
-"""The remedies of conditions that no catalogue has. All others: RESTART."""
+"""The remedies by error class, for conditions that are not in the catalogue. Other classes: RESTART."""
 
 _BY_ACTION = {
     "restart": Remedy.RESTART,
@@ -71,16 +73,16 @@ _BY_ACTION = {
 _OURS = re.compile(rf"\b({'|'.join(errors.__all__)}): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")
 
 _OFFSETS_GONE = "not found in offset log"
-"""The engine's own words if a rewound query's former driver has written ``offsets/N`` late."""
+"""The engine's own error text if a query was rewound and its previous driver wrote ``offsets/N`` afterwards."""
 
 
 def failure_of(problem: BaseException | str) -> Failure:
-    """Return a supervisor's response to an error."""
+    """Return the condition, the shortened text and the remedy of an error or of an error's text."""
     if isinstance(problem, TwoPhaseCommitError):
         return _failure(type(problem).__name__, problem.condition, str(problem))
     text = str(problem)
     found = _OURS.findall(text)
-    if found:  # the last is the one that was raised; those before it are its causes
+    if found:  # the last error was raised; the errors before it are its causes
         kind, condition, message = found[-1]
         return _failure(kind, condition, f"[{condition}] {message}")
     remedy = Remedy.REWIND if _OFFSETS_GONE in text else Remedy.RESTART
@@ -89,7 +91,7 @@ def failure_of(problem: BaseException | str) -> Failure:
 
 
 def _raised(text: str) -> str:
-    """Return the last line of the last Python traceback in a text; empty if there is none."""
+    """Return the line of the last Python traceback in a text that names the error; empty if there is no traceback."""
     _, traceback, rest = text.rpartition("Traceback (most recent call last):")
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 

@@ -1,9 +1,9 @@
-"""Fault points: names that the code passes, at which a test may kill, raise or pause the process.
+"""Fault points: named places in the code where a test can kill or pause the process, or raise an error.
 
-Inert unless the environment variable ``BARRIER_FAULTS`` names a folder. A file ``<point>.<k>`` in it (k = any text)
-arms the point once; its content is the action: ``kill`` (this process), ``kill-jvm`` (the nearest Java ancestor, then
-this process), ``raise``, or ``pause`` (until a file ``<point>.resume`` exists). A point that fires renames the file to
-``<file>.fired``, so that each armed file fires exactly once, in whichever process comes first.
+They do nothing unless the environment variable ``BARRIER_FAULTS`` names a folder. In this folder, a file ``<point>.<k>``
+(k = any text) arms the fault point once. Its content is the action: ``kill`` (this process), ``kill-jvm`` (the nearest Java
+ancestor, then this process), ``raise``, or ``pause`` (until a file ``<point>.resume`` exists). The first process that reaches
+the point renames the file to ``<file>.fired`` and does the action, so each file fires exactly once.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ POINTS = (
     "repair.handles",
     "source.latest",
 )
-"""Passed by a micro-batch that closes a checkpoint."""
+"""The fault points that a micro-batch reaches if it closes a checkpoint."""
 
 LONG_POINTS = ("prepared.written", "declined.prepared", "hooks.triggered", "hooks.restored")
-"""Passed if a checkpoint covers several micro-batches, is declined, or has hooks."""
+"""The fault points that are reached only if a checkpoint has several micro-batches, is declined, or has hooks."""
 
 REWIND_POINTS = (
     "rewind.begun",
@@ -54,17 +54,17 @@ REWIND_POINTS = (
 )
 
 SAVEPOINT_POINTS = ("savepoint.copied", "restore.begun", "restore.copied", "restore.moved", "restore.opened")
-"""The fault points of taking and of restoring a savepoint."""
+"""The fault points of taking and restoring a savepoint."""
 
 ALL_POINTS = POINTS + LONG_POINTS + REWIND_POINTS + SAVEPOINT_POINTS
 
 
 class InjectedFault(RuntimeError):
-    """Raised by an armed fault point."""
+    """The error that a fault point raises if its action is ``raise``."""
 
 
 def reach(point: str) -> None:
-    """Pass a fault point; does nothing unless the environment arms it."""
+    """Do the action of a fault point, if a test has armed the point; otherwise do nothing."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return
@@ -86,7 +86,7 @@ def reach(point: str) -> None:
 
 
 def _take(folder: str, point: str) -> str | None:
-    """Disarm one file of the point and return its action; None if none is armed."""
+    """Disarm one file of a fault point and return its action; None if no file arms the point."""
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def _take(folder: str, point: str) -> str | None:
 
 
 def _kill_java_ancestor() -> None:
-    """SIGKILL the nearest ancestor that is a Java process: the driver, or a local-cluster executor."""
+    """Send SIGKILL to the nearest ancestor that is a Java process: the driver, or a local-cluster executor."""
     pid = os.getppid()
     while pid > 1:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What an examination of a sink and its store has found."""
+"""Findings: the results of checks of a sink and its store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Finding", "Level", "good", "problem", "unknown", "warning"]
 
 
 class Level(enum.Enum):
-    """Severity of a finding: good, unknown, warning or problem."""
+    """The severity of a finding: good, unknown, warning or problem."""
 
     GOOD = "good"
     UNKNOWN = "unknown"
@@ -42,20 +42,20 @@ class Finding:
 
 
 def good(check: str, sentence: str) -> Finding:
-    """Return that all is well."""
+    """Return a finding that says that a check has passed."""
     return Finding(check, Level.GOOD, sentence)
 
 
 def unknown(check: str, sentence: str, remedy: str = "") -> Finding:
-    """Return that it can't be known."""
+    """Return a finding that says that the result of a check can't be determined."""
     return Finding(check, Level.UNKNOWN, sentence, remedy)
 
 
 def warning(check: str, sentence: str, remedy: str) -> Finding:
-    """Return something with which a query runs, and that may hurt."""
+    """Return a finding about something that does not keep the query from running, but may cause trouble later."""
     return Finding(check, Level.WARNING, sentence, remedy)
 
 
 def problem(check: str, sentence: str, remedy: str, condition: str = "") -> Finding:
-    """Return something with which the query fails, or loses what it promises."""
+    """Return a finding about something that makes the query fail, or breaks one of its guarantees."""
     return Finding(check, Level.PROBLEM, sentence, remedy, condition)

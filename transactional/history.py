@@ -1,7 +1,7 @@
-"""The progress of a query according to its journal, and the error of a store that holds more.
+"""The history of a query according to its journal, and its comparison with the store before a new run begins.
 
-A checkpoint location that was put back from an older copy is consistent with itself. A store that has committed what the
-journal does not know is the only witness, and it is asked before a new run begins.
+If a checkpoint location was restored from an older copy, the location alone does not show it. Only the store can show it: the
+store then contains a later checkpoint than the journal. So the store is asked before each new run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class History:
     position : int
         The number of the newest journal entry. No checkpoint that the journal ever decided has a higher id.
     binding : bool
-        False if the sink should report the state of the store but not raise: since the query last ran on this store under
-        this prefix, an operator has accepted the location as it is (restore, resolve).
+        False if the sink should report the state of the store but not raise, because an operator has accepted the present
+        state of the location since the query last ran on this store under this prefix (restore, resolve).
     seen : Mapping[str, Any] or None
         The value that `checkHistory` returned for the newest run; None if that run did not call it. Empty if the journal has
-        no run: if the store holds data of the query all the same, the journal is an older copy.
+        no run. If the store holds data of the query nevertheless, the journal is an older copy.
     mark : Mapping[str, Any] or None
         The value that `guardRun` returned for the newest run. None if it was not recorded for every run so far: a driver
         that was paused may still call `guardRun` at any time.
@@ -45,10 +45,10 @@ class History:
         The highest `KeepsEvidence.stamp` of all checkpoints.
     newest : int
         The id of the newest checkpoint with rows that was committed to this store, under any prefix. 0 if there is none, or if
-        an operator has accepted the store as it is since then.
+        an operator has accepted the present state of the store since then.
     former : int
-        If `newest` is 0: the newest checkpoint that was committed to the newest run's store. If this store is a copy of that
-        one, it has to hold this checkpoint.
+        If `newest` is 0: the id of the newest checkpoint that was committed to the newest run's store. If this store is a copy
+        of that store, it must contain this checkpoint.
     handles : Sequence[Mapping[str, Any]]
         Handles of decided checkpoints that are not settled. Each of them may be committed or not.
     routes : Mapping[str, History]
@@ -76,15 +76,17 @@ def history_of(
     identity: Mapping[str, str],
     routes: Sequence[str] = ONE,
 ) -> History:
-    """Return the history in a journal, for a run that is about to be claimed.
+    """Return the history that a journal has for a run that is about to be claimed.
 
     Parameters
     ----------
     ledger : Ledger
+        The journal's ledger.
     queryId : str
         As in `TransactionContext`.
     sink, prefix, identity, routes
-        Of the new run. Of a run on another store or under another prefix only what it has committed proves something here.
+        The new run's sink, prefix, store identity and routes. Earlier runs on another store or under another prefix count only
+        for `newest` and `former`.
     """
     asked = RunRecord(0, "", "", sink, "", prefix, dict(identity))
     found = {route: _history(ledger, queryId, asked, route) for route in {"", *routes}}
@@ -97,7 +99,7 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
     runs = [run for _, run in sorted(ledger.runs.items()) if run.store_key(route) == key]
     unsettled = [part for found in ledger.unsettled() for part in ledger.parts_of(found)]
     known, last = ledger.newest_at(asked, route), ledger.newest_run
-    is_copy = not known and last is not None and last.sink == asked.sink  # of the newest run's store, perhaps
+    is_copy = not known and last is not None and last.sink == asked.sink  # perhaps a copy of the newest run's store
     history = History(
         queryId,
         ledger.position,
@@ -125,22 +127,27 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
 
 
 def compared(history: History, held: int | None, store: str) -> Mapping[str, Any]:
-    """Compare the newest checkpoint that a store holds with the journal, in both directions; return it, to be recorded.
+    """Compare the newest checkpoint in a store with the journal, in both directions.
 
     Parameters
     ----------
     history : History
     held : int or None
-        As `TwoPhaseCommitSink.newestCheckpoint` returned it.
+        The value that `TwoPhaseCommitSink.newestCheckpoint` returned.
     store : str
-        The store, for a message.
+        The name of the store, for error messages.
+
+    Returns
+    -------
+    Mapping[str, Any]
+        The newest checkpoint as JSON, which the journal records with the run. Empty if the store keeps no ids.
 
     Raises
     ------
-    LocationError
-        ``LOCATION_PUT_BACK``
+    PutBackError
+        ``LOCATION_PUT_BACK``: the store has a checkpoint that the journal does not know.
     StoreError
-        ``STORE_WENT_BACK``
+        ``STORE_WENT_BACK``: the store lacks a checkpoint that the journal has settled.
     """
     if held is None:
         return {}
@@ -148,7 +155,7 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
     if seen is not None and held > max(history.position, seen.get("checkpoint", 0)):
         raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
     must_hold(store, held, history.newest)
-    if held:  # at another address, so it is a copy of the former store
+    if held:  # if `former` is set, this store has another address, so it is a copy of the former store
         must_hold(store, held, history.former)
     return {"checkpoint": held}
 
@@ -156,10 +163,19 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
 def must_hold(store: str, held: int, known: int) -> None:
     """Check that a store holds the newest checkpoint that the journal has settled there.
 
+    Parameters
+    ----------
+    store : str
+        The name of the store, for the error.
+    held : int
+        The newest checkpoint in the store.
+    known : int
+        The newest checkpoint that the journal has settled in this store.
+
     Raises
     ------
     StoreError
-        ``STORE_WENT_BACK``
+        ``STORE_WENT_BACK``: `held` is lower than `known`.
     """
     if held < known:
         raise StoreError("STORE_WENT_BACK", store=store, held=held, known=known)

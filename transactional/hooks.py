@@ -1,4 +1,4 @@
-"""Outside systems that take part in checkpoints beside the sink, as Flink's MasterTriggerRestoreHook."""
+"""Checkpoint hooks: external systems that save their state with each checkpoint (like Flink's MasterTriggerRestoreHook)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transactional.sink import Options
 __all__ = ["CheckpointHook", "HookContext", "hooks_of", "restore", "trigger"]
 
 MOST_BYTES = 1 << 20
-"""Bytes of one state at most: it goes into the journal."""
+"""The maximum size of a hook's state in bytes, because the journal contains it."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class HookContext:
     batches : Sequence[int]
         The micro-batches that the checkpoint will contain.
     timestamp : int
-        Milliseconds since the epoch.
+        The time when all tasks had prepared their rows, in milliseconds since the epoch.
     """
 
     queryId: str
@@ -52,7 +52,10 @@ class CheckpointHook(ABC):
         self.options = options
 
     def identifier(self) -> str:
-        """Return the name under which the journal keeps the state; do not change it. Default: the class's import path."""
+        """Return the name under which the journal keeps the hook's state. Default: the class's import path.
+
+        Do not change the name later. Otherwise a restarted query does not find its saved state.
+        """
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     @abstractmethod
@@ -73,7 +76,8 @@ class CheckpointHook(ABC):
         Raises
         ------
         Exception
-            Any exception declines the checkpoint.
+            The driver calls the method again until ``commitTimeoutMs`` is over. Then the checkpoint is declined if
+            ``tolerableFailedCheckpoints`` allows it. Otherwise the query fails.
         """
 
     @abstractmethod
@@ -90,23 +94,25 @@ class CheckpointHook(ABC):
         Raises
         ------
         Exception
-            Any exception keeps the query from starting.
+            The query fails before its first task.
         """
 
 
 def hooks_of(paths: str, options: Options) -> list[CheckpointHook]:
-    """Import and build hooks.
+    """Import and build the checkpoint hooks of a query.
 
     Parameters
     ----------
     paths : str
-        ``package.module:Class``, separated by commas.
+        The value of the option ``checkpointHooks``: import paths ``package.module:Class``, separated by commas.
     options : Options
+        The sink's options, which each hook gets.
 
     Raises
     ------
     OptionError
-        ``INVALID_OPTION``: one can't be imported or built, is no `CheckpointHook`, or two share an identifier.
+        ``INVALID_OPTION``: a class can't be imported or built, a class is not a `CheckpointHook`, or two hooks have the same
+        identifier.
     """
     found: dict[str, CheckpointHook] = {}
     for path in filter(None, (part.strip() for part in paths.split(","))):
@@ -115,7 +121,7 @@ def hooks_of(paths: str, options: Options) -> list[CheckpointHook]:
             kind = getattr(importlib.import_module(module), name)
         except Exception as problem:
             raise _invalid(path, f"{type(problem).__name__}: {problem}") from problem
-        if not (isinstance(kind, type) and issubclass(kind, CheckpointHook)):  # before it is called
+        if not (isinstance(kind, type) and issubclass(kind, CheckpointHook)):  # check before it is called
             raise _invalid(path, "it is not a subclass of CheckpointHook")
         try:
             hook = kind(options)
@@ -147,12 +153,12 @@ def trigger(hooks: Sequence[CheckpointHook], context: HookContext) -> dict[str, 
     Returns
     -------
     dict[str, str]
-        Identifier to state, in base64; hooks without a state are left out.
+        The state of each hook in base64, by identifier. Hooks that returned None are left out.
 
     Raises
     ------
     HookError
-        ``HOOK_FAILED``
+        ``HOOK_FAILED``: a hook raised an error, or its state is not bytes or is too large.
     """
     states: dict[str, str] = {}
     for hook in hooks:
@@ -163,23 +169,23 @@ def trigger(hooks: Sequence[CheckpointHook], context: HookContext) -> dict[str, 
         if state is None:
             continue
         if not isinstance(state, (bytes, bytearray)) or len(state) > MOST_BYTES:
-            raise _failed(hook, "trigger", f"it returned no bytes, or more than {MOST_BYTES}")
+            raise _failed(hook, "trigger", f"it returned something other than bytes, or more than {MOST_BYTES} bytes")
         states[hook.identifier()] = base64.b64encode(bytes(state)).decode()
     return states
 
 
 def restore(hooks: Sequence[CheckpointHook], checkpoint: int | None, states: Mapping[str, str]) -> list[str]:
-    """Give every hook its state back.
+    """Give every hook its saved state.
 
     Returns
     -------
     list[str]
-        Identifiers in `states` that no hook has.
+        The identifiers in `states` that no hook has.
 
     Raises
     ------
     HookError
-        ``HOOK_FAILED``: nothing was read.
+        ``HOOK_FAILED``: a hook raised an error. No task has started yet, so no row was read.
     """
     for hook in hooks:
         state = states.get(hook.identifier())

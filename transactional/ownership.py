@@ -1,4 +1,7 @@
-"""Judges: the conditions on the ledger under which an entry binds. A create is judged again at every number that it tries."""
+"""Judges: functions that raise if the ledger forbids an entry, and the errors that they raise.
+
+If another process takes the entry's number first, the journal folds that process's entry and calls the judge again.
+"""
 
 from __future__ import annotations
 
@@ -28,35 +31,35 @@ __all__ = [
 ]
 
 Judge = Callable[[Ledger], None]
-"""Raises if the ledger forbids the entry."""
+"""A function that raises an error if the ledger forbids an entry."""
 
 
 def newest_run(ledger: Ledger) -> RunRecord:
-    """Return the run that owns the location."""
+    """Return the newest run, which owns the location. Raises ProtocolError if the journal has no run."""
     if ledger.newest_run is None:
         raise ProtocolError("PROTOCOL_VIOLATED", reason="the journal has no run, so nothing was ever planned here")
     return ledger.newest_run
 
 
 def superseded(token: int, ledger: Ledger) -> SupersededError:
-    """Make the error of a run that is not the newest; 0 for a run that has no token yet."""
+    """Return the error for a run that is not the newest. `token` is 0 if the run has no token yet."""
     newest = newest_run(ledger)
     newer = f"run {newest.token} (driver {newest.driver}, {newest.ended or 'live'})"
     return SupersededError("RUN_SUPERSEDED", run=token or "not numbered yet", newer=newer)
 
 
 def _concurrent(reason: str, **parameters: int) -> FencedError:
-    """Make the error of a process that finds the journal changed by another process of its run."""
+    """Return the error for a process that finds the journal changed by another process of the same run."""
     return FencedError("CONCURRENT_COMMIT", reason=reason, **parameters)
 
 
 def rewinding(ledger: Ledger) -> FencedError:
-    """Make the error of a query that runs, or starts, while it is rewound."""
+    """Return the error for a query that runs or starts during a rewind."""
     return FencedError("REWIND_NOT_DONE", rewind=ledger.rewinding.token if ledger.rewinding else 0)
 
 
 def moved_on(moved: Moved) -> FencedError:
-    """Make the error of a process that goes on at a location that its query was moved away from."""
+    """Return the error for a process that continues at a location although the query was moved to another one."""
     return FencedError(
         "LOCATION_MOVED_ON",
         location=moved.location,
@@ -67,7 +70,7 @@ def moved_on(moved: Moved) -> FencedError:
 
 
 def unfinished(begun: RestoreBegun) -> LocationError:
-    """Make the error of a process that runs, or starts, at a location whose restore is unfinished."""
+    """Return the error for a process that runs or starts at a location whose restore is unfinished."""
     return LocationError(
         "RESTORE_UNFINISHED",
         savepoint=begun.savepoint,
@@ -79,20 +82,20 @@ def unfinished(begun: RestoreBegun) -> LocationError:
 
 
 def must_be_at(position: int) -> Judge:
-    """Require that the journal has not grown since an operator read it."""
+    """Require that the journal has no new entry since an operator read it at `position`."""
 
     def judge(ledger: Ledger) -> None:
         if ledger.position != position:
-            raise LocationError("LOCATION_BUSY", reason="another process has added to its journal", position=position)
+            raise LocationError("LOCATION_BUSY", reason="another process has written to its journal", position=position)
 
     return judge
 
 
 def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> None:
-    """P3: require that no other driver has claimed a run, and no rewind was done, since Spark has started this query.
+    """P3: require that, since Spark started this query, no other driver has claimed a run and no rewind was done.
 
-    What Spark holds of ``offsets/N`` in memory is stale then: a rewind may have deleted the file, and the other driver may
-    have written its own, with other ranges.
+    Otherwise Spark's copy of ``offsets/N`` in memory is stale: a rewind may have deleted the file, and the other driver may
+    have written a new one with other offsets.
     """
     if started is None:
         return
@@ -100,12 +103,15 @@ def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> 
     if newest is not None and newest.token > started and newest.driver != driver:
         raise superseded(0, ledger)
     if ledger.rewound > started:
-        newer = f"a rewind that was done after this query was started (journal entry {ledger.rewound})"
+        newer = f"a rewind that finished after this query had started (journal entry {ledger.rewound})"
         raise SupersededError("RUN_SUPERSEDED", run="not numbered yet", newer=newer)
 
 
 def must_own(token: int) -> Judge:
-    """Require that the run is the newest and not ended; while the query is rewound, only the rewind owns the location."""
+    """Require that the run with this token is the newest and has not ended.
+
+    During a rewind, require that the token is the rewind's own, because only the rewind owns the location.
+    """
 
     def judge(ledger: Ledger) -> None:
         if ledger.moved is not None:
@@ -124,22 +130,36 @@ def must_own(token: int) -> Judge:
 
 
 def may_abort(token: int, batch: int) -> Judge:
-    """Require that the run is the newest, and the micro-batch neither prepared nor decided."""
+    """Require that the run is the newest, and that the micro-batch is neither prepared nor decided."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
         own(ledger)
         if batch in ledger.batches:
-            raise _concurrent(f"micro-batch {batch} is in the journal already", batch=batch)
+            raise _concurrent(f"micro-batch {batch} is already in the journal", batch=batch)
 
     return judge
 
 
 def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], gaps: bool) -> Judge:
-    """C7: require that the run is the newest, all before the micro-batch is accounted for, and nothing waits to be settled.
+    """C7: require that the micro-batch may be recorded as prepared or decided.
 
-    A planning or a commit of a former start of the query, in the same driver and so of the same run, may go on meanwhile:
-    it can void what this micro-batch follows, or decide what it was to follow.
+    The run must be the newest, the journal must have all earlier micro-batches, and no decided checkpoint may be unsettled.
+    The undecided micro-batches must still be those in `covers`. If the query was restarted in the same driver, a planning or a
+    commit of its previous start may still be running under the same run. That process can void or decide these micro-batches.
+
+    Parameters
+    ----------
+    token : int
+        The run's token.
+    batch : int
+        The micro-batch.
+    prepared : bool
+        True if the micro-batch must already be in the journal as prepared; False if it must not be in the journal.
+    covers : Sequence[int]
+        The prepared, undecided micro-batches that the process has seen.
+    gaps : bool
+        True for batch writes, whose numbers may have gaps.
     """
     own = must_own(token)
 
@@ -150,8 +170,8 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
         if taken or not follows or ledger.unsettled():
             prepared_now = [record.batch for record in ledger.undecided()]
             raise _concurrent(
-                f"micro-batch {batch} can't be recorded: the journal ends at micro-batch {ledger.accounted}, and its prepared "
-                f"micro-batches are {prepared_now} instead of {list(covers)}",
+                f"micro-batch {batch} can't be recorded: the journal ends at micro-batch {ledger.accounted}, and the prepared "
+                f"micro-batches are {prepared_now}, not {list(covers)} as this process has read",
                 batch=batch,
             )
 
@@ -159,10 +179,21 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
 
 
 def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] = (), must_be: str = "") -> Judge:
-    """Require that the run is the newest, the checkpoint unsettled, and each named handle still the last of its part.
+    """Require that the run is the newest, the checkpoint is unsettled, and each handle in `parts` is still its part's last one.
 
-    Two commit processes of one run can meet here: a query that is stopped in the middle of a commit and started again in
-    its session. Without the last condition both would repair one part.
+    If a query is stopped in the middle of a commit and started again in the same session, two commit processes of one run
+    can exist. Without the condition on the handles, both would repair the same part.
+
+    Parameters
+    ----------
+    token : int
+        The run's token.
+    checkpoint : int
+        The checkpoint's id.
+    parts : Sequence[Mapping[str, Any]]
+        The parts that the entry judges or repairs, each with the index of its last handle.
+    must_be : str
+        The state that each of these parts must have: ``open`` or ``lost``.
     """
     own = must_own(token)
 
@@ -174,14 +205,17 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
             record = ledger.part_of(part)
             taken |= len(record.handles) - 1 != part["handle"] or not getattr(record, must_be)
         if taken:
-            reason = f"checkpoint {checkpoint} was settled, repaired or voided meanwhile"
+            reason = f"checkpoint {checkpoint} was settled, repaired or voided in the meantime"
             raise _concurrent(reason, checkpoint=checkpoint)
 
     return judge
 
 
 def may_stop(token: int) -> Judge:
-    """Require that the run is the newest, and that nothing in the journal is open but lost parts of a decision."""
+    """Require that the run is the newest, that no micro-batch is undecided, and that no transaction is open.
+
+    Lost parts of a decided checkpoint may remain. The next start of the query repairs them.
+    """
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
@@ -190,8 +224,8 @@ def may_stop(token: int) -> Judge:
         unsettled = [found for found in ledger.unsettled() if any(part.open for part in ledger.parts_of(found))]
         if undecided or unsettled:
             raise _concurrent(
-                f"run {token} can't end, as micro-batches {[record.batch for record in undecided]} are prepared and undecided, "
-                f"and checkpoints {[checkpoint.id for checkpoint in unsettled]} decided and not settled",
+                f"run {token} can't end: prepared, undecided micro-batches: {[record.batch for record in undecided]}; "
+                f"decided, unsettled checkpoints: {[checkpoint.id for checkpoint in unsettled]}",
                 run=token,
             )
 
@@ -199,25 +233,25 @@ def may_stop(token: int) -> Judge:
 
 
 def may_keep(token: int, batch: int, entry: int) -> Judge:
-    """Require that the run is the newest, and the micro-batch still prepared by this very entry, and not decided."""
+    """Require that the run is the newest, and that the micro-batch is undecided and still the one that this entry prepared."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
         own(ledger)
         found = ledger.batches.get(batch)
         if found is None or found.entry != entry or found.checkpoint is not None:
-            raise _concurrent(f"micro-batch {batch} was voided or decided meanwhile", batch=batch)
+            raise _concurrent(f"micro-batch {batch} was voided or decided in the meantime", batch=batch)
 
     return judge
 
 
 def may_void(token: int, batch: int, entry: int) -> Judge:
-    """Require what `may_keep` requires, and that the micro-batch is the last."""
+    """Require the same as `may_keep`, and that the micro-batch is the last one in the journal."""
     keep = may_keep(token, batch, entry)
 
     def judge(ledger: Ledger) -> None:
         keep(ledger)
         if ledger.accounted != batch:
-            raise _concurrent(f"micro-batch {batch} is not the last any more", batch=batch)
+            raise _concurrent(f"micro-batch {batch} is no longer the last one in the journal", batch=batch)
 
     return judge

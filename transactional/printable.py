@@ -1,4 +1,4 @@
-"""Texts of others without control characters: an escape sequence in a name could command the reader's terminal."""
+"""Escapes control characters in texts from outside, because an escape sequence in a name could control the user's terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 __all__ = ["printable"]
 
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories: control characters, invisible ones (they turn the direction of a text), surrogates, ends of lines."""
+"""The Unicode categories that are escaped: control and format characters (some reverse text), surrogates, line ends."""
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""Return the text with control characters escaped, as ``\x1b``."""
+    r"""Return the text with control characters escaped, for example as ``\x1b``. Characters in `kept` are not escaped."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(

@@ -1,6 +1,6 @@
-"""When a failed query is started again. Pure: time and chance are passed in.
+"""Restart strategies: they decide whether and when a supervisor starts a failed query again.
 
-The strategies are Flink's, by their names and with their meanings. Whoever supervises a query follows them.
+Names and meanings are those of Flink's strategies. The strategies are pure: they get time and random numbers as parameters.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = [
 ]
 
 KEPT_LIVES = 10_000
-"""More than any failure rate counts; a query that fails every second for three hours."""
+"""The number of past lives that are kept. It is higher than any `FailureRate.max_failures`."""
 
 
 class Life(NamedTuple):
-    """The time from one start to its failure, in seconds of one clock."""
+    """One life of a query, from a start to its failure. Both times are seconds of the same clock."""
 
     began: float
     failed: float
 
 
 class RestartStrategy(ABC):
-    """Base class of strategies: decides whether, and after which delay, a failed query is started again. Immutable."""
+    """Base class of restart strategies: decides whether a failed query is started again, and after which delay. Immutable."""
 
     @abstractmethod
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
@@ -79,8 +79,8 @@ class FixedDelay(RestartStrategy):
     delay: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("attempts", self.attempts, self.attempts >= 0, "from 0")
-        _check("delay", self.delay, self.delay >= 0, "from 0 seconds")
+        _check("attempts", self.attempts, self.attempts >= 0, "0 or more")
+        _check("delay", self.delay, self.delay >= 0, "0 seconds or more")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """Return the delay before the next start, in seconds; None to stop restarting."""
@@ -106,9 +106,9 @@ class FailureRate(RestartStrategy):
     delay: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("max_failures", self.max_failures, 1 <= self.max_failures < KEPT_LIVES, f"from 1, below {KEPT_LIVES}")
+        _check("max_failures", self.max_failures, 1 <= self.max_failures < KEPT_LIVES, f"1 or more, below {KEPT_LIVES}")
         _check("interval", self.interval, self.interval > 0, "more than 0 seconds")
-        _check("delay", self.delay, self.delay >= 0, "from 0 seconds")
+        _check("delay", self.delay, self.delay >= 0, "0 seconds or more")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """Return the delay before the next start, in seconds; None to stop restarting."""
@@ -144,15 +144,15 @@ class ExponentialDelay(RestartStrategy):
 
     def __post_init__(self) -> None:
         _check("initial", self.initial, self.initial > 0, "more than 0 seconds")
-        _check("maximum", self.maximum, self.maximum >= self.initial, "from the initial delay")
+        _check("maximum", self.maximum, self.maximum >= self.initial, "the initial delay or more")
         _check("multiplier", self.multiplier, self.multiplier > 1, "more than 1")
         _check("reset_after", self.reset_after, self.reset_after > 0, "more than 0 seconds")
-        _check("jitter", self.jitter, 0 <= self.jitter <= 1, "from 0 to 1")
+        _check("jitter", self.jitter, 0 <= self.jitter <= 1, "a number from 0 to 1")
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """Return the delay before the next start, in seconds; None to stop restarting."""
         found = self.initial
-        for life in list(lives)[:0:-1]:  # the first life is no restart
+        for life in list(lives)[:0:-1]:  # the first life did not follow a restart
             if life.failed - life.began >= self.reset_after or found >= self.maximum:
                 break
             found *= self.multiplier
@@ -160,19 +160,20 @@ class ExponentialDelay(RestartStrategy):
 
 
 class Restarts:
-    """Counts a query's lives for a strategy.
+    """The lives and restarts of one query. Asks a strategy, after each failure, for the next restart.
 
     Parameters
     ----------
     strategy : RestartStrategy
     clock : Clock, optional
+        Default: the machine's clock.
     chance : Callable[[], float], optional
-        Numbers at random from 0 to 1.
+        Returns a random number from 0 to 1.
 
     Attributes
     ----------
     number : int
-        Restarts that it has granted.
+        The number of restarts that the strategy has allowed so far.
     """
 
     def __init__(
@@ -186,11 +187,11 @@ class Restarts:
         self._began = self._clock.monotonic()
 
     def began(self) -> None:
-        """Note that the query is started now."""
+        """Record that the query starts now."""
         self._began = self._clock.monotonic()
 
     def failed(self) -> float | None:
-        """Note that it has failed now; return the seconds until it is to be started again, None to give up."""
+        """Record that the query has failed now. Return the delay before the next start, in seconds; None to stop restarting."""
         self._lives.append(Life(self._began, self._clock.monotonic()))
         delay = self.strategy.pause(self.number, list(self._lives), self._chance())
         self.number += delay is not None

@@ -1,7 +1,7 @@
-"""The journal of a savepoint, the first entries of a restored one, and when the origin of a claim may be closed. Pure.
+"""Restores of savepoints: the ledger of a savepoint, the numbers of a restored journal, and the judge of `moved`. Pure.
 
-A restored journal is *closed* from its first entry, `restoring`, to its second, `opened`. Of a claim, `moved` in the origin's
-journal comes between the two: it is the only point at which the query changes its location.
+A restored journal is *closed* from its first entry, `restoring`, to its second, `opened`. For a claim, the origin's journal
+gets the entry `moved` between these two. Only `moved` changes the location of the query.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from transactional.ownership import moved_on
 __all__ = ["FAR_ABOVE", "begins_at", "begins_far_above", "cut", "may_move"]
 
 FAR_ABOVE = 1_000_000
-"""Numbers that a claimed journal leaves free above the savepoint's if the origin's journal can't be asked: checkpoints and runs
-are distinguished by their numbers, and it would take a query months to come there."""
+"""The entry numbers that a claimed journal skips after the savepoint's if the origin's journal can't be read.
+
+Checkpoints and runs are identified by these numbers, so no number of the origin may be used again. A query needs months to
+write that many entries.
+"""
 
 
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:
-    """Return the ledger as of a settled checkpoint: nothing unsettled, nothing prepared, nothing asked for."""
+    """Return the ledger as it was at a settled checkpoint, without later records and without open requests.
+
+    Raises
+    ------
+    LocationError
+        ``CHECKPOINT_NOT_SETTLED``: the checkpoint or a micro-batch before it is not settled.
+    """
     found = ledger.copy()
     chosen = found.checkpoints.get(checkpoint)
     last = max(chosen.batches) if chosen is not None else -1
@@ -42,9 +51,20 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
 
 
 def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> Callable[[Ledger], None]:
-    """Return the judge of `moved`: the query has stopped, nothing of it is open, and the savepoint's checkpoint is its last.
+    """Return the judge of `moved`: the origin's query must have stopped with nothing unsettled, at the savepoint's checkpoint.
 
-    What a rewind lets run again is no objection: it writes no row, and the savepoint holds the state after it.
+    Micro-batches that a rewind lets run again do not matter: they write no rows, and the savepoint has the state after them.
+
+    Parameters
+    ----------
+    saved : Ledger
+        The ledger of the savepoint.
+    savepoint : str
+        The savepoint's id.
+    checkpoint : int
+        The savepoint's checkpoint.
+    location : str
+        The new location.
     """
 
     def judge(ledger: Ledger) -> None:
@@ -54,7 +74,7 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
         newest = ledger.completed
         wanted = saved.checkpoints[checkpoint]
         if ledger.rewinding is not None:
-            why = f"a rewind was begun there (journal entry {ledger.rewinding.token}) and is not done"
+            why = f"a rewind was begun there (journal entry {ledger.rewinding.token}) and has not finished"
         elif ledger.unsettled() or ledger.undecided():
             batches = [batch for each in ledger.unsettled() for batch in each.batches]
             batches += [record.batch for record in ledger.undecided()]
@@ -62,10 +82,10 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
         elif run is not None and run.ended is None:
             why = f"its run {run.token} has not ended"
         elif newest is None or (newest.id, newest.time) != (checkpoint, wanted.time):
-            why = f"its last checkpoint is {newest.id if newest else 'unknown'}, but the savepoint holds {checkpoint}"
-        elif ledger.accounted > max(wanted.batches):  # adopted: what is in no checkpoint counts as handled
+            why = f"its last checkpoint is {newest.id if newest else 'unknown'}, but the savepoint has {checkpoint}"
+        elif ledger.accounted > max(wanted.batches):  # adopted: micro-batches without a checkpoint count as done
             why = (
-                f"the savepoint ends at micro-batch {max(wanted.batches)}, but the location goes to {ledger.accounted}"
+                f"the savepoint ends at micro-batch {max(wanted.batches)}, but the location ends at {ledger.accounted}"
             )
         else:
             return
@@ -82,14 +102,17 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
 
 
 def begins_at(moved: int, saved: Ledger) -> int:
-    """Return the number at which a claimed journal goes on: none that was given in the origin's journal is above it."""
+    """Return the number from which a claimed journal continues: at least as high as every number in the origin's journal.
+
+    `moved` is the number of the `moved` entry in the origin's journal, and `saved` is the ledger of the savepoint.
+    """
     return max(moved, saved.position)
 
 
 def begins_far_above(position: int, now: int) -> int:
-    """Return the number at which a claimed journal goes on if no journal can be read for the numbers taken.
+    """Return the number from which a claimed journal continues if the origin's journal can't be read.
 
-    Of two such claims of one savepoint the later begins above what the earlier has numbered: an entry takes more than a
-    millisecond.
+    `now` is the time in milliseconds since the epoch. An entry takes more than a millisecond, so a later claim of the same
+    savepoint begins above every number that an earlier claim has used.
     """
     return position + FAR_ABOVE + now

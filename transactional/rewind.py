@@ -1,11 +1,14 @@
-"""Going back: a stopped query returns to an earlier checkpoint, in place. The durable steps, in order:
+"""Rewinds: a stopped query goes back to an earlier checkpoint, in place. The durable steps, in order:
 
-R1 choose the target, see that the query can go back to it  R2 `rewind begun`: it fences every run (again by who resumes)
-R3 settle or void what is decided                           R4 abort what is prepared, sweep
-R5 take the sink's store back, if that was asked for        R6 the query's logs, from the highest micro-batch down
-R7 `rewind done`
+R1 choose the target, check that the query can go back to it
+R2 journal `rewind begun`, which ends every run (a process that resumes the rewind journals it again)
+R3 settle or void every decision
+R4 abort everything that is prepared, and sweep
+R5 restore the sink's store, if the user requested it
+R6 take back the query's logs, from the highest micro-batch down
+R7 journal `rewind done`
 
-Between R2 and R7 only the rewind owns the location: a query that starts is refused. Every step can be repeated.
+Between R2 and R7, only the rewind owns the location. If the query starts, it is refused. Every step can be repeated.
 """
 
 from __future__ import annotations
@@ -35,32 +38,32 @@ __all__ = [
 
 
 class NothingToRewindError(LocationError):
-    """Nothing is open, and no rewind was begun."""
+    """The error if there is nothing to rewind: no transaction is open and no rewind has begun."""
 
 
 class QueryLogs(Protocol):
-    """The actions of a rewind on the query's own logs. Every call can be repeated."""
+    """The query's own logs, as a rewind reads and changes them. Every call can be repeated."""
 
     def highest(self) -> tuple[int, int]:
-        """Return the highest micro-batch of ``offsets/`` and of ``commits/``; -1 if there is none."""
+        """Return the highest micro-batch in ``offsets/`` and the highest one in ``commits/``; -1 for an empty folder."""
 
     def repartitions(self, before: int) -> Sequence[int]:
-        """Return the micro-batches directly before this one that the engine's repartition of the state has added."""
+        """Return the micro-batches directly before `before` that the engine added when it repartitioned the state."""
 
     def check_can_go_back(self, batch: int) -> None:
-        """Raise LocationError if the query can't go on after that micro-batch any more."""
+        """Raise LocationError if the query can no longer continue after this micro-batch."""
 
     def delete_after(self, batch: int) -> None:
-        """Make that micro-batch the last one, and done."""
+        """Delete all later micro-batches from the logs, so that `batch` is the last one."""
 
     def replay(self, first: int, last: int) -> None:
-        """Let these micro-batches run again, with the offsets that they had, and forget later ones."""
+        """Make the query run the micro-batches `first` to `last` again with the same offsets, and delete all later ones."""
 
     def is_replaced(self, batch: int, text: str) -> bool:
-        """Return whether ``offsets/<batch>`` is there, and has other sources than this text of it."""
+        """Return whether ``offsets/<batch>`` exists and has other source lines than the recorded `text`."""
 
     def put_back(self, batch: int, text: str) -> None:
-        """Make this the text of ``offsets/<batch>``."""
+        """Replace the content of ``offsets/<batch>`` with the recorded `text`."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,15 @@ class Preview:
     Parameters
     ----------
     checkpoint : int or None
-        The target; None if the rewind finds it: the newest from which nothing is written twice.
+        The target that the user has named. If None, the rewind finds the newest point from which no row is written twice.
     batch : int
-        The micro-batch after which the query goes on; without a named target the earliest that it can be.
+        The micro-batch after which the query would continue. Without a named target, the rewind may find a later one.
     rewritten : Sequence[int]
-        Micro-batches that may run again.
+        The micro-batches that may run again.
     emitted : Sequence[CheckpointRecord]
-        Checkpoints whose rows are, or may be, committed and would be written again.
+        The checkpoints whose rows are or may be committed, and would be written again.
     restored : CheckpointRecord or None
-        The target's record.
+        The record of the named target.
     """
 
     checkpoint: int | None
@@ -89,15 +92,16 @@ class Preview:
 
 
 class Rewinder:
-    """Takes one stopped query back.
+    """The rewind of one stopped query. Call `preview` and `begin`, or `again` to resume a rewind; then call `finish`.
 
     Parameters
     ----------
     journal : Journal
-        Loaded.
+        The query's journal, already loaded.
     sink : TwoPhaseCommitSink
     logs : QueryLogs
     queryId, prefix : str
+        As in `TransactionContext`.
     """
 
     def __init__(
@@ -110,7 +114,22 @@ class Rewinder:
         self._settlement = Settlement(journal, sink, queryId, prefix, -1)
 
     def preview(self, checkpoint: int | None = None) -> Preview:
-        """Preview going back to a checkpoint (R1); None for the newest from which nothing is written twice."""
+        """R1: check that the query can go back to a checkpoint; return what the rewind would do, and change nothing.
+
+        Parameters
+        ----------
+        checkpoint : int or None
+            The target. None for the newest point from which no row is written twice.
+
+        Raises
+        ------
+        NothingToRewindError
+            No target is named, and everything is committed.
+        LocationError
+            The journal has no such settled checkpoint, or the query's logs no longer reach back to the target.
+        FencedError
+            Another rewind has begun and has not finished.
+        """
         ledger = self._journal.ledger
         if ledger.rewinding is not None:
             raise rewinding(ledger)
@@ -122,7 +141,7 @@ class Rewinder:
         return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
 
     def _last_whole(self, ledger: Ledger) -> int:
-        """Return the micro-batch before the first that may run again if nothing is to be written twice."""
+        """Return the earliest micro-batch after which the query may have to continue if the rewind has no named target."""
         unsettled = ledger.unsettled()
         if not (unsettled or ledger.undecided() or ledger.voided or out_of_step(ledger, self._logs)):
             reason = f"everything up to micro-batch {ledger.accounted} is committed"
@@ -132,13 +151,13 @@ class Rewinder:
         return min([ledger.decided, *(first - 1 for first in firsts)])
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
-        """R2: from here on only the rewind owns the location."""
+        """R2: journal `rewind begun`, so that only the rewind owns the location. Return the rewind's token."""
         position = self._journal.ledger.position
 
         def judge(ledger: Ledger) -> None:
             if ledger.position != position:
                 raise LocationError(
-                    "LOCATION_BUSY", reason="another process has added to its journal", position=position
+                    "LOCATION_BUSY", reason="another process has written to its journal", position=position
                 )
 
         fact = entries.RewindBegun(checkpoint=preview.checkpoint, request=request)
@@ -147,22 +166,22 @@ class Rewinder:
         return token
 
     def again(self, request: Mapping[str, Any]) -> int:
-        """R2 once more, before `finish` in another process; the newest such entry counts.
+        """R2: journal `rewind begun` again, to resume the rewind of a process that was killed. The newest such entry counts.
 
-        Otherwise a create that the killed process has sent could still arrive, and end the rewind while this one runs.
+        Otherwise a late request of the killed process could still journal `rewind done` while this process is rewinding.
         """
         begun = self.begun()
         return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
 
     def begun(self) -> Rewind:
-        """Return the rewind that was begun and is not done."""
+        """Return the rewind that has begun and has not finished. Raises NothingToRewindError if there is none."""
         begun = self._journal.ledger.rewinding
         if begun is None:
             raise NothingToRewindError("NOTHING_TO_REWIND", reason="no rewind was started here, or it has finished")
         return begun
 
     def finish(self) -> int:
-        """R3 to R7; return the micro-batch after which the query goes on. `begin` or `again` in this process comes before."""
+        """Do R3 to R7; return the micro-batch after which the query continues. Call `begin` or `again` first."""
         rewind = self.begun()
         self._leave_nothing_open(rewind.token)
         target = self._journal.ledger.checkpoints[rewind.checkpoint] if rewind.checkpoint is not None else None
@@ -173,14 +192,14 @@ class Rewinder:
         # R6: take Spark's logs back, from the highest micro-batch down.
         batch, keep = self._rewrite_logs(target)
         faults.reach("rewind.deleted")
-        self._rewrite_logs(target)  # a query that was started in between has written offsets that are deleted
+        self._rewrite_logs(target)  # again, because a query that was started in the meantime may have written offsets
         done = entries.RewindDone(begun=rewind.token, batch=batch, keep=keep)
-        # R7: write "rewind done". From here entries about later micro-batches count for nothing.
+        # R7: write "rewind done". From here on, entries about later micro-batches are void.
         self._journal.append(done, must_own(rewind.token))
         return batch
 
     def _leave_nothing_open(self, token: int) -> None:
-        """R3 and R4."""
+        """Do R3 and R4, so that no transaction of the query is open."""
         for checkpoint in self._journal.ledger.unsettled():
             # R3: settle or void every decision.
             self._settlement.settle(checkpoint.id, token)
@@ -200,7 +219,10 @@ class Rewinder:
         self._sink.sweep(kept, Cutoff(ledger.identity(self._query_id), token, 0))
 
     def _kept(self) -> CheckpointRecord | None:
-        """Return the checkpoint whose micro-batches run again as they were: parts are lost, or an earlier rewind has it run."""
+        """Return the decided checkpoint whose micro-batches have to run again with the same offsets; None if there is none.
+
+        It has lost parts, or an earlier rewind has kept it and its micro-batches have not all run again yet.
+        """
         ledger = self._journal.ledger
         unsettled = ledger.unsettled()
         if unsettled or ledger.replay is None:
@@ -208,12 +230,15 @@ class Rewinder:
         return ledger.checkpoints[ledger.batches[ledger.replay].checkpoint or 0]
 
     def _rewrite_logs(self, target: CheckpointRecord | None) -> tuple[int, int | None]:
-        """R6: return the micro-batch after which the query goes on, and the part-committed checkpoint that is kept."""
+        """R6: take back the query's logs.
+
+        Return the micro-batch after which the query continues, and the id of the checkpoint that runs again, or None.
+        """
         ledger = self._journal.ledger
         kept = self._kept() if target is None else None
-        if kept is not None:  # the earliest micro-batch with lost parts, and all that follow it, run again as they were
+        if kept is not None:  # from the first micro-batch with lost parts, all run again with the same offsets
             lost = [part.batch for part in ledger.parts_of(kept) if part.lost]
-            # The query may not have come to the first of them since an earlier rewind: it is only planned.
+            # After an earlier rewind, the query may not have reached its first planned micro-batch yet. So start there.
             first = min([*lost, *([ledger.replay] if ledger.replay is not None else [])])
             self._logs.replay(first, max(kept.batches))
             batch = first - 1
@@ -240,10 +265,10 @@ def _settled(ledger: Ledger, checkpoint: int) -> CheckpointRecord:
 
 
 def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
-    """Return whether a driver that stood still has changed the query's logs since: a rewind without a target puts them right.
+    """Return whether a driver that was paused has changed the query's logs late. A rewind without a target corrects them.
 
-    It has written an ``offsets/N`` or ``commits/N`` that a rewind had deleted, or an ``offsets/N`` that its successor had
-    written and recorded.
+    Such a driver may write an ``offsets/N`` or ``commits/N`` that a rewind has deleted. It may also replace an ``offsets/N``
+    that its successor has written and recorded.
     """
     offsets, commits = logs.highest()
     if commits <= ledger.accounted:
@@ -254,7 +279,7 @@ def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
 
 
 def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
-    """Return the micro-batches whose ``offsets/`` file a driver that stood still wrote late, over the recorded one."""
+    """Return the micro-batches whose recorded ``offsets/N`` a driver that was paused has replaced late."""
     return [
         number for number, text in ledger.logs.items() if number in ledger.batches and logs.is_replaced(number, text)
     ]
@@ -263,13 +288,26 @@ def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
 def output_ranges(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[int | None, int]]:
-    """Return the output of the checkpoints behind an earlier one."""
+    """Return the range of positions that later checkpoints have written, for each name in their outputs.
+
+    Parameters
+    ----------
+    before : Sequence[Mapping[str, Any]]
+        The outputs of the earlier checkpoints, as `ReportsOutput.output` returned them.
+    after : Sequence[Mapping[str, Any]]
+        The outputs of the later checkpoints.
+
+    Returns
+    -------
+    dict[str, tuple[int or None, int]]
+        The highest position in `before` (None if no earlier output has the name), and the highest position in `after`.
+    """
     known = _furthest(before)
     return {name: (known.get(name), last) for name, last in sorted(_furthest(after).items())}
 
 
 def _flat(output: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return what an output names; of several sinks with the sink's name: ``audit.version``."""
+    """Yield the names and positions in an output. For combined sinks, a name begins with the sink's name: ``audit.version``."""
     for name, position in output.items():
         if isinstance(position, Mapping):
             yield from ((f"{name}.{own}", each) for own, each in position.items() if own != "partitions")

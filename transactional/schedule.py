@@ -1,4 +1,4 @@
-"""The schedule of checkpoint barriers behind a source's micro-batches. Pure: time and events are parameters."""
+"""The schedule of checkpoint barriers: after which micro-batches a source adds one. Pure: time and events are parameters."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from transactional.barrier import BarrierKind, CheckpointBarrier
 __all__ = ["EMPTY_BARRIERS", "EMPTY_BARRIER_MS", "Schedule"]
 
 EMPTY_BARRIER_MS: Final = 10_000
-"""Minimum time for which a quiet source waits for its first empty barrier, in milliseconds; twice as long for each next one.
+"""The minimum wait before the first empty barrier, in milliseconds. The wait doubles for each further one.
 
-The checkpoint that such a barrier rescues was declined, which is rare, and every stream that pauses pays an empty
-micro-batch (half a second) for it: so rows that come every few seconds never meet one.
+A barrier is empty if no rows were read since the previous one. It commits rows whose checkpoint was declined when no new rows
+arrive. That is rare, and an empty micro-batch takes half a second. So a source with rows every few seconds makes no empty ones.
 """
 
 EMPTY_BARRIERS: Final = 10
-"""At most this many: the last comes after three hours at the earliest, when what was prepared has expired."""
+"""The maximum number of empty barriers in a row. The last one comes after almost three hours at the earliest. By then, the
+prepared transactions have expired."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The schedule by which checkpoints close.
+    """The schedule of a source's barriers, each of which closes a checkpoint.
 
     Parameters
     ----------
     interval_ms : int
-        Minimum milliseconds from barrier to barrier; 0 is a barrier behind every micro-batch with rows.
+        The minimum time between two barriers, in milliseconds. With 0, every micro-batch with rows has a barrier.
     min_pause_ms : int
-        Minimum milliseconds from the end of one checkpoint to the next barrier.
+        The minimum time from the end of a checkpoint to the next barrier, in milliseconds.
     """
 
     interval_ms: int = 0
@@ -46,10 +47,27 @@ class Schedule:
         completed: int | None = None,
         at_target: bool = False,
     ) -> BarrierKind | None:
-        """Return the barrier that the micro-batch which ends now carries; None for none.
+        """Return the kind of barrier at the end of the next micro-batch; None if it has no barrier.
 
-        If it is due and the micro-batch has no rows, an empty one is made to carry it. A clock that went back to
-        before a time counts as if the wait from that time were over: a barrier too many costs little.
+        If a barrier is due and there are no rows, the source makes an empty micro-batch for it. If the clock was set back to
+        before a recorded time, the wait from that time counts as over, because one barrier too many does little harm.
+
+        Parameters
+        ----------
+        last : CheckpointBarrier or None
+            The last barrier; None if there was none.
+        now : int
+            The current time, in milliseconds since the epoch.
+        rows_now : bool
+            True if the micro-batch has rows.
+        rows_since : bool
+            True if earlier micro-batches after the last barrier have rows.
+        empty : int
+            The number of empty barriers since the last one with rows.
+        completed : int or None
+            When the last barrier's checkpoint was completed, in milliseconds since the epoch. None if that is not known.
+        at_target : bool
+            True if the query ends after this micro-batch, because all available rows are read.
         """
         rows = rows_now or rows_since
         if at_target:

@@ -1,4 +1,4 @@
-"""Secret options, and texts without their values: errors of libraries may quote what they were given."""
+"""Secrets in options: which options are secret, and how to hide their values in texts, such as errors of libraries."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = [
 HIDDEN = "(hidden)"
 
 LONG: Final = 20
-"""Characters of a secret that is hidden also inside a longer word: our own words are shorter."""
+"""The length in characters from which a secret is also hidden inside a longer word. Our own words are shorter."""
 
 OUR_WORDS: Final = frozenset({"owner", "option", "format", "sink"})
-"""Parameters of errors that never hold a library's text."""
+"""Parameters of our errors in which nothing is hidden, because they never contain a library's text."""
 
 MOST_ESCAPES: Final = 3
-"""How often an address may be escaped."""
+"""How many times a value is unescaped (``%3d`` to ``=``) in the search for a secret."""
 
 _NAME = (
     r"password|passphrase|passwd|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|"
@@ -55,37 +55,40 @@ _STORAGE = re.compile(
         conditional_put|locking_provider|timeout|connect_timeout|max_retries)$)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Options of an object store, all but a few that are known to be harmless: clients take hundreds, under many names."""
+"""The object-store options that count as secret: all but a few harmless ones, because clients accept hundreds of names."""
 
 _TRIVIAL = re.compile(r"true|false|\d{1,5}", re.IGNORECASE)
-"""Values of an object store's options that are no secrets; hidden in a text, they would spoil the text."""
+"""Values of object-store options that are too simple to be secrets. If they were hidden, texts would become unreadable."""
 
 _NAMED = re.compile(
-    rf"""((?:{_NAME})[\w.-]*["']?\s*(?:[=:]|%3d)\s*)   # a name of a secret, whatever stands around it
+    rf"""((?:{_NAME})[\w.-]*["']?\s*(?:[=:]|%3d)\s*)   # the name of a secret, with any characters around it
          ("[^"]*"|'[^']*'|(?:(?:basic|bearer|digest)\s+)?[^\s,;&"')\]}}]+)    # and its value""",
     re.IGNORECASE | re.VERBOSE,
 )
 
 _ESCAPED = re.compile(r"([\w.-]*%[0-9a-f]{2}[\w.%-]*=)([^\s,;&\"')\]}]+)", re.IGNORECASE)
-"""A name with escapes, and its value, in an address."""
+"""A name that contains escapes (``%73``), with its value, in an address."""
 
 _IN_URL = re.compile(r"(://[^\s/@:%]*(?::|%3a))[^\s/@]+@", re.IGNORECASE)
 _IN_QUERY = re.compile(rf"""(?:^|[?&;,\s({{"'])[\w.-]*(?:{_NAME})[\w.-]*["']?\s*=""", re.IGNORECASE)
-"""A secret in an address, or in a text of names and values."""
+"""The name of a secret in an address, or in a text of names and values."""
 _USER_IN_URL = re.compile(r"://[^\s/@:]*:.*@")
-"""A password that is not escaped may hold anything."""
+"""A user and a password in an address. The password may contain any characters."""
 _MAY_HIDE = re.compile("[=%]|://")
-"""What each of these patterns, or an escape, has in it; most values have none of it."""
+"""The characters without which a value contains no address and no named secret. Most values have none of them."""
 
 
 @lru_cache(maxsize=1024)
 def hides_value(key: str) -> bool:
-    """Return whether an option of this name may never be shown."""
+    """Return whether the values of this option must never be shown, because of its name."""
     return _SECRET.search(key) is not None or _STORAGE.match(key) is not None
 
 
 def is_secret(key: str, value: str) -> bool:
-    """Return whether this value may never be shown: for its option's name, or as a URL with a password."""
+    """Return whether an option's value must never be shown, because of the option's name or a secret in the value.
+
+    For example, an address may contain a password (``://user:...@host``), or its query string a token.
+    """
     if hides_value(key):
         return True
     if not _MAY_HIDE.search(value):
@@ -101,7 +104,7 @@ def is_secret(key: str, value: str) -> bool:
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
-    """Return the values of options that may never be shown."""
+    """Return the secret values of these options, to be hidden in texts."""
     return [
         value
         for key, value in options.items()
@@ -110,11 +113,11 @@ def secrets_of(options: Mapping[str, str]) -> list[str]:
 
 
 def masked(text: str, secrets: Collection[str]) -> str:
-    """Return the text without these values.
+    """Return the text with these secrets replaced by ``(hidden)``.
 
-    Short ones are hidden where they are whole words: with the password ``b``, ``data(hidden)ase`` would give it away.
+    A short secret is hidden only where it is a whole word. Otherwise ``data(hidden)ase`` would reveal the password ``b``.
     """
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # a secret may be part of another
         found = re.escape(secret)
         if len(secret) < LONG:
             found = rf"(?<![A-Za-z0-9]){found}" if secret[0].isalnum() else found
@@ -124,9 +127,9 @@ def masked(text: str, secrets: Collection[str]) -> str:
 
 
 def without_named_secrets(text: str) -> str:
-    """Return a library's text without what looks like a secret in it: ``password=...``, ``://user:...@host``.
+    """Return a library's text with everything hidden that looks like a secret: ``password=...``, ``://user:...@host``.
 
-    It can't know a secret that nothing names: if an option's value is known, use `hiding`.
+    A secret without a name next to it is not found. If you know the secret values, use `hiding`.
     """
 
     def hidden(match: re.Match[str]) -> str:
@@ -136,12 +139,15 @@ def without_named_secrets(text: str) -> str:
 
 
 def without_secrets(text: str, secrets: Collection[str]) -> str:
-    """Return a library's text without these values, and without what looks like a secret."""
+    """Return a library's text with these secrets hidden, and with everything hidden that looks like a secret."""
     return without_named_secrets(masked(text, secrets))
 
 
 def masked_finding(found: Finding, secrets: Collection[str]) -> Finding:
-    """Return the finding without these values, and without what looks like a secret: it may quote a library's error."""
+    """Return a finding with these secrets hidden, and with everything hidden that looks like a secret.
+
+    A finding may quote a library's error, which may quote a secret.
+    """
     return replace(
         found, sentence=without_secrets(found.sentence, secrets), remedy=without_secrets(found.remedy, secrets)
     )
@@ -149,9 +155,10 @@ def masked_finding(found: Finding, secrets: Collection[str]) -> Finding:
 
 @contextmanager
 def hiding(secrets: Collection[str]) -> Iterator[None]:
-    """Raise errors without these values: one that quotes any of them, also in its causes, is replaced by a masked one.
+    """Hide these secrets in errors that the block raises.
 
-    The masked error has no causes. Ours keep their class and condition; others become a RuntimeError that names their class.
+    If an error or one of its causes contains a secret, it is replaced by an error without secrets and causes. One of our errors
+    keeps its class and condition. Any other error becomes a RuntimeError that names its class.
     """
     try:
         yield
@@ -165,7 +172,7 @@ def hiding(secrets: Collection[str]) -> Iterator[None]:
 
 
 def without_values(problem: TwoPhaseCommitError, secrets: Collection[str]) -> TwoPhaseCommitError:
-    """Return an error of ours without these values in its parameters: the catalogue's own words stay."""
+    """Return one of our errors with these secrets hidden in its parameters. The catalogue's own words are not changed."""
     parameters = {
         key: masked(value, secrets) if isinstance(value, str) and key not in OUR_WORDS else value
         for key, value in problem.parameters.items()

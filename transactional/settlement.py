@@ -1,6 +1,6 @@
-"""Settlement of a decision: commit its handles, or judge them and write their rows again, until it is settled or void.
+"""Settlement of decided checkpoints: commit the handles, judge and repair lost ones, until the checkpoint is settled or void.
 
-A plain object without threads. Steps P5, C2, C8 and C9 of `transactional.coordinator` are here.
+The class has no threads. It does the steps P5, C2, C5, C8 and C9 of `transactional.coordinator`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ __all__ = ["Settlement"]
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 4  # looks; each further one needs a transaction that was lost or committed by others since the one before
+ROUNDS = 4
+"""How many times the store is asked. It is asked again only if a transaction was lost, or committed by another process,
+since the previous time."""
 
 
 class Settlement:
@@ -50,8 +52,9 @@ class Settlement:
     journal : Journal
     sink : TwoPhaseCommitSink
     queryId, prefix : str
+        As in `TransactionContext`.
     batch : int
-        The micro-batch that runs, or is about to; -1 for a rewind, which can go back to any.
+        The micro-batch that Spark runs now or next. -1 in a rewind, which can make any micro-batch run again.
     """
 
     def __init__(
@@ -64,26 +67,42 @@ class Settlement:
         self._batch = batch
 
     def settle(self, identifier: int, token: int) -> None:
-        """P5: commit a decided checkpoint's handles, whatever became of them; journal `settled`, `verdict`, or `void`.
+        """P5: commit the handles of a decided checkpoint, and journal the result: `settled`, `verdict` or `void`.
 
-        Leaves the checkpoint unsettled with lost parts if these have to be repaired by its replay.
+        If parts are lost and a replay has to repair them, the checkpoint stays unsettled.
 
-        Before a handle is judged lost it is aborted: a frozen process's late commit must be impossible by the time its
-        rows are written again, also if the store still calls the transaction open. What an abort finds committed is
-        not lost, and the store is asked once more.
+        Each lost handle is aborted before the verdict is journaled. Otherwise a frozen process could still commit the
+        transaction after its rows are written again, because the store may still have it open. If an abort finds that the
+        transaction was committed, it is not lost, and the store is asked about all transactions again.
 
-        What is committed of a checkpoint is always a prefix of its micro-batches, so that a reader sees each key's rows
-        in order: behind the first lost part every micro-batch is given up too, and written again after it.
+        The committed micro-batches of a checkpoint are always its first ones, so readers see the rows of each key in order. So
+        all micro-batches after the first lost part are aborted as well, and written again after it.
+
+        Parameters
+        ----------
+        identifier : int
+            The checkpoint's id.
+        token : int
+            The token of this process's run or rewind.
+
+        Raises
+        ------
+        RetriableError
+            ``LOST_AFTER_DECISION``: transactions were lost again and again in the meantime.
+        AmbiguousOutcomeError
+            ``OUTCOME_UNKNOWN``: an operator has to decide.
+        RewindRequiredError
+            ``PREPARED_LOST``: rows have to be written again, but Spark has moved past their micro-batch.
         """
         for _ in range(ROUNDS):
             if self._settle_once(identifier, token):
                 return
         raise RetriableError(
-            "LOST_AFTER_DECISION", checkpoint=identifier, detail=f", {ROUNDS} times while it was settled"
+            "LOST_AFTER_DECISION", checkpoint=identifier, detail=f", {ROUNDS} times in one attempt to settle it"
         )
 
     def _settle_once(self, identifier: int, token: int) -> bool:
-        """Ask the store once, and act on the answer; False if that has changed since, and the store has to be asked again."""
+        """Ask the store once, and act on the answer. Return False if the answer was already outdated: then ask again."""
         judge = may_settle(token, identifier)
         ledger = self._journal.ledger
         judge(ledger)
@@ -93,7 +112,7 @@ class Settlement:
         try:
             judgement = judge_checkpoint(ledger, checkpoint, states, self._batch)
         except (AmbiguousOutcomeError, RewindRequiredError):
-            judge(self._journal.load())  # else it was settled meanwhile
+            judge(self._journal.load())  # raises another error if the checkpoint was settled in the meantime
             raise
         faults.reach("recovery.settling")
         living = [part for part, state in states if state.outcome is Outcome.PREPARED]
@@ -104,7 +123,7 @@ class Settlement:
             self.finish(checkpoint, token)
             return True
         first = gaps(ledger, checkpoint, states)
-        # Given up: everything, or whatever follows a lost micro-batch of the same route.
+        # Abort everything, or only what follows a lost micro-batch of the same route.
         void = judgement is Judgement.VOID
         kept = [] if void else [part for part in living if part.batch <= first.get(part.route, part.batch)]
         verdicts = self._give_up(states, kept)
@@ -122,7 +141,7 @@ class Settlement:
             faults.reach("repair.verdict")
         if not self.commit(checkpoint, kept, recovering=True):
             return False
-        # The lost parts wait for their replay: the store may not remember then what was just committed beside them.
+        # The lost parts wait for their replay. By then, the store may have forgotten the commits that were made just now.
         now = HandleState(Outcome.COMMITTED, evidence="committed by this run")
         if kept:
             self._record(identifier, token, [_verdict(part, now) for part in kept])
@@ -131,9 +150,10 @@ class Settlement:
     def _give_up(
         self, states: Sequence[tuple[PartRecord, HandleState]], kept: Sequence[PartRecord]
     ) -> list[dict[str, Any]] | None:
-        """Abort what is lost, and what is alive and not kept: each answer is proof. Return the verdicts on all but the kept.
+        """Abort all lost transactions, and the prepared ones that are not in `kept`.
 
-        None if some are found committed, and have to be judged again.
+        Return a verdict on each part that is not in `kept`. A successful abort proves that the transaction was not committed.
+        Return None if an abort finds that a transaction was committed. Then all parts have to be judged again.
         """
         keep = {id(part) for part in kept}
         judged = [(part, state) for part, state in states if id(part) not in keep]
@@ -150,13 +170,21 @@ class Settlement:
         self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
 
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
-        """C8: commit the parts' handles; False if some were found lost, so that they have to be judged.
+        """C8: commit the handles of these parts. Return False if some are lost, so that they have to be judged.
 
-        One micro-batch after the other: the next one's handles are sent when all of the one before are committed. Among
-        the tasks of a micro-batch there is no order to keep, as they hold different keys.
+        The micro-batches are committed one after the other: the handles of the next one are sent when all handles of the
+        previous one are committed. Within a micro-batch, tasks have different keys, so the order does not matter.
+
+        Parameters
+        ----------
+        checkpoint : CheckpointRecord
+        parts : Sequence[PartRecord]
+            The prepared parts, in the order of their micro-batches.
+        recovering : bool
+            True if the store has to be compared with the journal first. False in C8, because C5 has just done that.
         """
         decided = self._decided(checkpoint)
-        if parts and recovering:  # else C5 has looked, a moment ago
+        if parts and recovering:  # otherwise, C5 has checked this a moment ago
             self.must_hold()
         try:
             for handles, call in commit_calls(self._sink, [(part.batch, part.handles[-1]) for part in parts], decided):
@@ -170,9 +198,9 @@ class Settlement:
         return True
 
     def _note(self, checkpoint: CheckpointRecord) -> None:
-        """Let the sink note a checkpoint's id if a process died between the commit of its rows and that note.
+        """If the store has a checkpoint's rows but not its id, call the sink's `commit` again, so that it stores the id.
 
-        Its handles are committed, so no other call of `commit` follows; this one changes nothing else.
+        This happens if a process died between the two. All handles are already committed, so the call changes nothing else.
         """
         query, decided = self._journal.ledger.identity(self._query_id), self._decided(checkpoint)
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles and not part.accepted]
@@ -182,22 +210,33 @@ class Settlement:
                 self._sink.commit([part.handles[-1] for part in parts if part.route == route], decided)
 
     def must_hold(self) -> None:
-        """Check that the store holds what the journal has settled there, and no more: a commit would hide a gap before it."""
+        """Check that the store has all checkpoints that the journal has settled there, and no others.
+
+        After another commit, a missing checkpoint could no longer be detected.
+
+        Raises
+        ------
+        PutBackError
+            ``LOCATION_PUT_BACK``: the store has a checkpoint that the journal does not know.
+        StoreError
+            ``STORE_WENT_BACK``: the store lacks a checkpoint that the journal has settled.
+        """
         ledger = self._journal.ledger
         query = ledger.identity(self._query_id)
         for route, newest in ledger.known_at_store(routes_of(self._sink)).items():
             held = self._sink.newestCheckpoint(query, route)
             store = f"{self._sink.name()} {route}".strip()
-            # a driver that stood still meanwhile has not read what its successor has decided
+            # If this driver was paused, its successor may have decided the checkpoint. So load the journal before raising.
             if held is not None and held > ledger.position and held > self._journal.load().position:
                 raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
             if held is not None:
                 must_hold(store, held, newest)
 
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
-        """C9: record that all handles are committed. Before that their rows are visible, and the mark is published.
+        """C9: wait until all rows of a committed checkpoint are visible, publish its mark, and journal `settled`.
 
-        The mark's ends are looked for when the losers of retries are swept, and hold all rows of the checkpoint.
+        Before the mark is published, the transactions that losers of retries have left are swept. So the end offsets in the
+        mark are after all rows of the checkpoint.
         """
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
@@ -206,7 +245,7 @@ class Settlement:
         if committed and isinstance(self._sink, ShowsLater):
             repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)]
         if checkpoint.marked and isinstance(self._sink, MarksCheckpoints) and self._sink.publishesMarks:
-            # What a retried task's first attempt has left would hide rows of the checkpoint from the look at the ends.
+            # An open transaction of a retried task's first attempt would hide rows of the checkpoint, so sweep it first.
             ledger, judge = self._journal.ledger, may_settle(token, checkpoint.id)
             self._sink.sweep(ledger.known_handles(), ledger.cutoff(self._query_id, token))
             self._sink.publishMark(self._mark(checkpoint), committed, lambda: judge(self._journal.load()))
@@ -242,7 +281,7 @@ class Settlement:
         query, run = ledger.identity(self._query_id), ledger.newest_run
         marked = (each.id for each in ledger.checkpoints.values() if each.settled and each.marked)
         after = max((number for number in marked if number < checkpoint.id), default=0)
-        # Without a cut, the query follows no other: its own barrier is the only one.
+        # Without a cut, the query follows no other query, so its own barrier is the only one.
         cut = checkpoint.cut or {"lineage": {}, "exact": True}
         return CheckpointMark(
             query=query,
@@ -267,7 +306,32 @@ class Settlement:
     def look(
         self, batch: int, handles: Sequence[Mapping[str, Any]], judge: Judge, behind: Sequence[int] = ()
     ) -> list[HandleState]:
-        """C5: check that the store holds what is settled, and that every handle is alive, ours, and has time left."""
+        """C5: check that the store matches the journal, and that every handle is prepared and has time left.
+
+        Parameters
+        ----------
+        batch : int
+            The micro-batch that would be prepared or decided.
+        handles : Sequence[Mapping[str, Any]]
+            The handles that the decision would rest on.
+        judge : Judge
+            The judge of the entry. It raises if the journal shows that another process has ended or committed a transaction.
+        behind : Sequence[int]
+            The micro-batches of the first handles, which Spark has already committed. If one of these handles is not prepared,
+            a rewind is needed.
+
+        Returns
+        -------
+        list[HandleState]
+            The state of each handle.
+
+        Raises
+        ------
+        RewindRequiredError
+            ``PREPARED_LOST``: a handle of a micro-batch in `behind` is not prepared, or has too little time left.
+        RetriableError
+            ``HANDLE_NOT_ALIVE``: another handle is not prepared, or has too little time left.
+        """
         if handles:
             self.must_hold()
         states = list(self._sink.inspect(list(handles))) if handles else []
@@ -280,7 +344,7 @@ class Settlement:
                 earlier = behind[position]
                 reason = (
                     f"no checkpoint was decided at micro-batch {batch}, because of micro-batch {earlier}: {why_not(state)} "
-                    f"({state.evidence}). Nothing of it was committed"
+                    f"({state.evidence}). No row of these micro-batches was committed"
                 )
                 raise RewindRequiredError("PREPARED_LOST", batches=[earlier], reason=reason, handle=text)
             raise RetriableError(
@@ -296,7 +360,7 @@ class Settlement:
     def repair(
         self, checkpoint: CheckpointRecord, record: BatchRecord, messages: Sequence[Acknowledgement], token: int
     ) -> None:
-        """C2 of a replay that wrote lost parts again: journal its handles before the first of them is committed."""
+        """C2: if a replay has written lost parts again, journal their new handles before the first of them is committed."""
         self._check_drained(checkpoint, record, messages)
         lost = [part for part in record.parts if part.lost]
         if not lost:
@@ -318,14 +382,14 @@ class Settlement:
     def _check_drained(
         self, checkpoint: CheckpointRecord, record: BatchRecord, messages: Sequence[Acknowledgement]
     ) -> None:
-        """Check that rows which a replay reads and does not write are those that were written: else others may be left out.
+        """Check that the rows that a replay discards are the rows that were committed. Otherwise new rows would be lost.
 
-        An operator who has accepted a difference has accepted it for the whole checkpoint. Fewer rows than are committed hide
-        nothing: the source has lost some since (retention), and none of them is written again.
+        Nothing is checked if an operator has accepted a difference, which is valid for the whole checkpoint. If a replay has
+        fewer rows than were committed, that is no error: the source has deleted some of them since (retention).
         """
         parts = {part.key: part for part in record.parts}
         free = any(part.free for part in self._journal.ledger.parts_of(checkpoint))
-        if free or len(messages) != record.writers:  # other tasks hold other rows
+        if free or len(messages) != record.writers:  # with another number of tasks, each task has other rows
             return
         for read in (each for message in messages for each in message.parts):
             part = parts.get(read.key)
@@ -335,7 +399,7 @@ class Settlement:
 
 
 def _repaired(batch: int, part: PartRecord, written: Part | None) -> Mapping[str, Any] | None:
-    """Return the handle that replaces a lost part's, after a check that its rows are those of the lost part."""
+    """Check that a replay has written the same rows as a lost part; return its handle, which replaces the lost one."""
     if written is None or (written.handle is None and not part.free):
         raise mismatch(batch, f"rows of {part}", part.rows, 0)
     if not part.free:
@@ -344,21 +408,21 @@ def _repaired(batch: int, part: PartRecord, written: Part | None) -> Mapping[str
 
 
 def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
-    alive = state.outcome is Outcome.PREPARED  # it was, until it was given up
+    alive = state.outcome is Outcome.PREPARED  # it was prepared until this process aborted it
     return {
         **part.named,
         "handle": len(part.handles) - 1,
         "verdict": Outcome.LOST.value if alive else state.outcome.value,
-        "evidence": "given up: a micro-batch at or before its own is lost" if alive else state.evidence,
+        "evidence": "aborted, because this or an earlier micro-batch is lost" if alive else state.evidence,
     }
 
 
 def why_not(state: HandleState) -> str:
-    """Return in words why no decision may rest on a transaction."""
+    """Return the reason, for an error message, why no checkpoint with this transaction may be decided."""
     if state.outcome is not Outcome.PREPARED:
         return (
             f"a prepared transaction is {state.outcome.value}. Either its timeout is too short for the slowest task, or "
-            "another program aborted it, or a late request of an earlier attempt did"
+            "another program or a late request of an earlier attempt has ended it"
         )
     left = state.seconds_left or 0.0
     clocks = " (this machine's clock is ahead of the store's)" if left < 0 else ""

@@ -1,7 +1,7 @@
 """The base class of sinks: `TwoPhaseCommitSink`.
 
-The contract is that of Flink's TwoPhaseCommitSinkFunction, except that the process that prepares is never the one that
-commits: a *handle* (a small JSON mapping, which Flink calls a committable) is all that travels between them.
+The contract is that of Flink's TwoPhaseCommitSinkFunction, with one difference: one process prepares, and another process
+commits. Only a *handle* passes between them: a small JSON mapping, which Flink calls a committable.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """True if a batch write may replace the existing rows (``mode("overwrite")``)."""
 
     maxPrepared: int | None = None
-    """How many micro-batches may be prepared but undecided at the same time; None for no limit."""
+    """The number of micro-batches that may be prepared but undecided at the same time; None for no limit."""
 
     commitsTogether: ClassVar[bool] = False
     """True if one `commit` makes either all of its handles visible or none. Then one call gets all handles of a checkpoint.
@@ -97,10 +97,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     @classmethod
     @abstractmethod
     def name(cls) -> str:
-        """Return the format's name, as in ``writeStream.format(name)``. *Every process.*"""
+        """Return the name of the format, which users pass to ``writeStream.format(name)``. *Every process.*"""
 
     def close(self) -> None:
-        """Close clients and connections; leave prepared transactions as they are. *Every process, best effort.*"""
+        """Close clients and connections, but do not end prepared transactions. *Every process, best effort.*"""
 
     # -- executor, once per task ------------------------------------------------------------------------------------
 
@@ -129,18 +129,21 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """
 
     def rollback(self, transaction: TransactionT) -> None:
-        """Abort a transaction whose `preCommit` did not return. *Executor, when a task failed.* Default: `sweep` does it."""
+        """Abort a transaction whose `preCommit` did not return. *Executor, when a task failed.*
+
+        Default: do nothing, because `sweep` aborts the transaction later.
+        """
 
     # -- driver, any process, any number of times -------------------------------------------------------------------
 
     def identify(self) -> Mapping[str, str]:
         """Check that the store can be used, and return its identity. *Driver, once per planning.* Default: an empty mapping.
 
-        Two keys have a meaning: ``cluster`` identifies the store, ``topic`` the target in the store. While transactions are
-        not settled, another ``cluster`` is refused. If the sink returns no ``cluster``, any change of the identity or of an
-        option in `addressOptions` is refused then. If the user changes an option in `addressOptions`, another ``cluster`` or
-        ``topic`` is accepted as a new target. Otherwise every change of the identity is refused once a checkpoint is settled.
-        Raise `OptionError` or `StoreError` if the store can't be used.
+        Two keys have a meaning: ``cluster`` identifies the store, and ``topic`` identifies the target in the store. While
+        transactions are unsettled, another ``cluster`` is refused. If the sink returns no ``cluster``, any change of the
+        identity or of an option in `addressOptions` is refused during that time. If the user changes an option in
+        `addressOptions`, another ``cluster`` or ``topic`` is accepted as a new target. Otherwise, once a checkpoint is settled,
+        every change of the identity is refused. Raise `OptionError` or `StoreError` if the store can't be used.
 
         Returns
         -------
@@ -152,16 +155,16 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         OptionError
             An option does not fit the store.
         StoreError
-            The store is unreachable, the target does not exist, or a right is missing. No row was read yet.
+            The store is unreachable, the target does not exist, or a right is missing. No row has been read yet.
         """
         return {}
 
     addressOptions: Collection[str] = ()
-    """Names of the options that address the target, in lower case; empty for all options. While their values stay the same,
-    the target has to be the same one."""
+    """The names of the options that select the target, in lower case; empty for all options. While their values stay the same,
+    `identify` has to return the same target."""
 
     def isThere(self, route: str = "") -> bool:
-        """Return whether the target exists, with the data that the sink keeps beside it. *Driver, before `identify`.*
+        """Return whether the target exists, with the sink's own data next to it. *Driver, before `identify`.*
 
         Change nothing. Called if the journal has settled checkpoints in the store. If the answer is False, the query stops
         before `identify` could create an empty target. Default: True.
@@ -232,21 +235,27 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """
 
 
-# -- what a sink answers, whatever it can -----------------------------------------------------------------------------
+# -- functions for all sinks, with defaults for abilities that a sink does not have -----------------------------------
 
 
 def routes_of(sink: TwoPhaseCommitSink[Any, Any]) -> Sequence[str]:
-    """Return the names of the sinks that it is; of most the one that has no name."""
+    """Return the routes of a sink that combines several sinks. For any other sink, return one route with an empty name."""
     return sink.routes if isinstance(sink, Routes) else ONE
 
 
 def guard_run(sink: TwoPhaseCommitSink[Any, Any], mark: RunMark | None) -> RunMark:
-    """Claim the prefix, or check that it is still ours; an empty mark if the sink can't."""
+    """Call the sink's `guardRun`, if it has one: claim the prefix (`mark` is None), or check that this run still owns it.
+
+    Return the mark of the claim, which is empty if the sink can't claim its prefix.
+    """
     return sink.guardRun(mark) if isinstance(sink, GuardsRuns) else {}
 
 
 def history_seen(sink: TwoPhaseCommitSink[Any, Any], history: History) -> Mapping[str, Any]:
-    """Compare a history with what the store holds, and return that. Raises what `KeepsEvidence.checkHistory` raises."""
+    """Compare the query's history with the store, and return the present state of the store, as JSON for the journal.
+
+    Raises the same errors as `KeepsEvidence.checkHistory`.
+    """
     if isinstance(sink, KeepsEvidence):
         return sink.checkHistory(history)
     return compared(history, sink.newestCheckpoint(history.queryId), sink.name())
@@ -255,29 +264,38 @@ def history_seen(sink: TwoPhaseCommitSink[Any, Any], history: History) -> Mappin
 def commit_calls(
     sink: TwoPhaseCommitSink[Any, HandleT], handles: Iterable[tuple[int, HandleT]], checkpoint: DecidedCheckpoint
 ) -> Iterator[tuple[list[HandleT], DecidedCheckpoint]]:
-    """Yield the arguments of each call of `commit`, from handles with their micro-batches, in order."""
+    """Yield the arguments of each call of the sink's `commit`: one call per micro-batch, or one for all if `commitsTogether`.
+
+    Parameters
+    ----------
+    sink : TwoPhaseCommitSink
+    handles : Iterable[tuple[int, Mapping[str, Any]]]
+        The handles of a checkpoint with the numbers of their micro-batches, ordered by micro-batch.
+    checkpoint : DecidedCheckpoint
+        The checkpoint. In each call except the last one, its `last` is False.
+    """
     calls = [list(group) for _, group in groupby(handles, lambda each: 0 if sink.commitsTogether else each[0])]
     for call in calls:
         yield [handle for _, handle in call], replace(checkpoint, last=checkpoint.last and call is calls[-1])
 
 
 def lifetime_of(sink: TwoPhaseCommitSink[Any, Any]) -> float | None:
-    """Return the seconds that the store keeps a prepared transaction; None for ever."""
+    """Return how many seconds the store keeps a prepared transaction; None if forever."""
     return sink.lifetime() if isinstance(sink, Expires) else None
 
 
 def publishes_marks(sink: TwoPhaseCommitSink[Any, Any]) -> bool:
-    """Return whether each checkpoint has to be published."""
+    """Return whether the sink publishes a mark of each checkpoint."""
     return isinstance(sink, MarksCheckpoints) and sink.publishesMarks
 
 
 def restorable(sink: TwoPhaseCommitSink[Any, Any]) -> Restorable:
-    """Return a sink that can take its store back.
+    """Return the sink as a `Restorable`, if it can take its store back to an earlier checkpoint.
 
     Raises
     ------
     StoreError
-        ``NOT_RESTORABLE``
+        ``NOT_RESTORABLE``: the sink can't do that.
     """
     if not isinstance(sink, Restorable):
         raise StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it can't undo its commits")

@@ -1,18 +1,19 @@
-"""64-bit hashes of many spans of bytes at once: short ones with numpy, without a Python object for each; long ones with XXH3.
+"""64-bit hashes of many spans of bytes in one call. Short spans need no Python object each, because numpy hashes them.
 
-A span of up to 512 bytes is read as words of 64 bits (little-endian; the last word is filled with zero bytes). Each word is
-combined with a key of its position and put through SplitMix64's finaliser (Steele et al. 2014). The sum of the results goes
-through it once more, with the length::
+A span of up to 512 bytes is read as 64-bit words (little-endian; the last word is padded with zero bytes). Each word is
+combined with a key for its position, and mixed by the finalizer of SplitMix64 (Steele et al. 2014). Then the sum of the mixed
+words and the length are mixed once more::
 
     hash = mix((sum of mix(word[j] ^ key[j]) - mix(key[j])) + (length + 1) * G)        key[j] = mix((j + 1) * G)
 
-All modulo 2**64; G is 2**64 / golden ratio. A word of zeros adds nothing, so it does not matter how far a span is filled.
-A longer span's hash is its XXH3-64: an object for each costs less there than its words do in numpy.
+All numbers are modulo 2**64; G is 2**64 / golden ratio. A word of zeros adds nothing to the sum, so any number of zero words
+may follow a span. The hash of a longer span is its XXH3-64. For long spans, one Python object is faster than many words in
+numpy.
 
-Two spans of one length up to 512 that differ in a single word never have the same hash, as each step is one-to-one. Any other
-two have it with a probability of about 2**-64: the finaliser makes every bit of a term depend on every bit of its word, so the
-terms of different words, or of one word at different positions, are as good as unrelated. That is enough to detect rows that
-are computed differently; it does not withstand someone who looks for collisions.
+If two spans have the same length of up to 512 bytes and differ in one word, they never have the same hash, because each step
+is one-to-one. Any other two different spans have the same hash with a probability of about 2**-64: every bit of a mixed word
+depends on every bit of the word, so the mixed words are practically independent. That is enough to detect rows that are
+computed differently. It does not protect against someone who constructs collisions.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ __all__ = ["GOLDEN", "hash_spans", "mix"]
 GOLDEN = 0x9E3779B97F4A7C15
 
 _MOST = 64
-"""Words of a short span."""
+"""The maximum number of words of a short span."""
 
 _WIDTHS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, _MOST)
-"""Words that are read of a span: the next of these. Few of them, so that a batch of any lengths makes few groups."""
+"""The group widths, in words. A span is read with the next larger width. There are few, so that a batch has few groups."""
 
 _BLOCK = 16_384
-"""Words that are mixed at once: with a second array of that size they stay in a core's own cache."""
+"""The number of words that are mixed in one call. Two arrays of this size fit into the cache of a CPU core."""
 
 _RUN = 16_384
-"""Spans that are hashed at once, for the same reason."""
+"""The number of spans that are hashed in one call, so that their arrays also fit into the cache."""
 
 
 def mix(values: np.ndarray[Any, Any], scratch: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-    """Put 64-bit values through SplitMix64's finaliser, in place, and return them."""
+    """Mix 64-bit values with the finalizer of SplitMix64, in place, and return them. `scratch` is memory that may be reused."""
     import numpy as np
 
     scratch = np.empty(min(len(values), _BLOCK), np.uint64) if scratch is None else scratch
@@ -58,9 +59,19 @@ def mix(values: np.ndarray[Any, Any], scratch: np.ndarray[Any, Any] | None = Non
 
 
 def hash_spans(data: Any, starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a hash of each span.
+    """Return a 64-bit hash of each span. Besides the result, this needs memory for only a few numbers per span.
 
-    Takes memory for some numbers a span.
+    Parameters
+    ----------
+    data : bytes-like
+        The bytes that contain all spans.
+    starts, lengths : numpy.ndarray
+        The first byte of each span in `data`, and its length in bytes.
+
+    Returns
+    -------
+    numpy.ndarray
+        The hashes, as uint64.
     """
     import numpy as np
 
@@ -100,7 +111,7 @@ def _hash_short(
     lengths: np.ndarray[Any, Any],
     hashes: np.ndarray[Any, Any],
 ) -> None:
-    """Put the hashes of spans of at most `_MOST` words into `hashes`; those of one width are read together."""
+    """Write the hashes of spans of at most `_MOST` words into `hashes`. Spans with the same width are hashed in one call."""
     import numpy as np
 
     groups = _group_of_length()[lengths]
@@ -125,12 +136,12 @@ def _sum_words(
     group: int,
     sums: np.ndarray[Any, Any],
 ) -> None:
-    """Put the sum of the words of each span into `sums`; the spans are of one group."""
+    """Write the sum of each span's mixed words into `sums`. All spans belong to the same group of lengths."""
     import numpy as np
 
     width = _WIDTHS[group]
     readable = int(np.searchsorted(starts, len(octets) - 8 * width, side="right"))
-    if readable < len(starts):  # a group's width would be read from behind the end
+    if readable < len(starts):  # the group's width would reach beyond the end of the data
         origin = int(starts[readable])
         end = np.zeros(16 * width, np.uint8)
         end[: len(octets) - origin] = octets[origin:]
@@ -146,7 +157,7 @@ def _sum_readable(
     group: int,
     sums: np.ndarray[Any, Any],
 ) -> None:
-    """Do what `_sum_words` does, for spans behind whose starts a group's width can be read."""
+    """Do the same as `_sum_words`, for spans whose group's width does not reach beyond the end of `octets`."""
     import numpy as np
 
     width, whole = _WIDTHS[group], _WIDTHS[group - 1] if group else 0
@@ -172,7 +183,7 @@ def _sum_readable(
 
 @lru_cache(maxsize=1)
 def _constants() -> tuple[np.ndarray[Any, Any], ...]:
-    """Return the shifts and the factors of the finaliser, in the form that numpy takes fastest."""
+    """Return the shifts and the factors of the finalizer, as the numpy arrays that are fastest to use."""
     import numpy as np
 
     return tuple(np.array(each, np.uint64) for each in (30, 27, 31, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -180,7 +191,7 @@ def _constants() -> tuple[np.ndarray[Any, Any], ...]:
 
 @lru_cache(maxsize=1)
 def _group_of_length() -> np.ndarray[Any, Any]:
-    """Return the index in `_WIDTHS` of spans of 0, 1, ... bytes."""
+    """Return an array that gives, for each length from 0 to 512 bytes, the index of the span's group in `_WIDTHS`."""
     import numpy as np
 
     words = (np.arange(8 * _MOST + 1) + 7) // 8
@@ -189,9 +200,9 @@ def _group_of_length() -> np.ndarray[Any, Any]:
 
 @lru_cache(maxsize=len(_WIDTHS))
 def _tables(group: int) -> tuple[np.ndarray[Any, Any], np.uint64, np.ndarray[Any, Any]]:
-    """Return the keys of a block's words, the sum that a span of zeros would have, and masks of a group's last words.
+    """Return the keys for a block of words, the sum of a span of zeros, and masks for the last words of a group's spans.
 
-    The words before those are whole in all spans of the group. A mask is by the number of bytes behind these.
+    All earlier words are whole in every span of the group. Each mask is indexed by the number of bytes after the whole words.
     """
     import numpy as np
 

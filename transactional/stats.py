@@ -1,4 +1,4 @@
-"""Figures and history of a query's checkpoints, from the ledger's records alone: so they survive every restart.
+"""Figures and history of a query's checkpoints. They come only from the ledger's records, so they survive every restart.
 
 Times are milliseconds since the epoch, by the clocks of the drivers.
 """
@@ -29,46 +29,49 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CheckpointHistory:
-    """The record of one checkpoint in the journal, and how long it took; listeners get it.
+    """The record of one checkpoint in the journal, with its durations. Listeners get it.
 
     Parameters
     ----------
     id : int
-        The number of its decision in the journal; if it was not decided, of the entry that records this.
+        The checkpoint's id: the number of its decision in the journal. If it was not decided, the number of the entry that
+        records the failure.
     status : CheckpointState
+        The checkpoint's state.
     batches : Sequence[int]
-        Its micro-batches.
+        The micro-batches in the checkpoint.
     reason : str
-        Why it was closed (a name of `ClosingReason`) or why it failed (a name of `CheckpointFailureReason`). Empty if an older
-        release wrote the entry.
+        The reason why the checkpoint was closed (a name of `ClosingReason`) or failed (a name of `CheckpointFailureReason`).
+        Empty if an older release wrote the entry.
     sentence : str
         The reason in words.
     detail : str
-        The error, if it failed.
+        The error, if the checkpoint failed.
     barrier : int or None
-        When the source made its barrier; None if no barrier closed it, or there was no decision.
+        When the source made the checkpoint's barrier; None if no barrier closed the checkpoint, or if it failed.
     prepared : int or None
-        When all tasks had acknowledged its last micro-batch.
+        When all tasks of the checkpoint's last micro-batch had prepared their rows.
     decided : int or None
-        When it was decided; None if it failed.
+        When the checkpoint was decided; None if it failed.
     committed : int or None
-        When all of its rows were visible.
+        When all rows of the checkpoint were visible; None until then.
     failed : int or None
-        When it was declined or aborted.
+        When the checkpoint failed: it was declined, aborted or void. None if it did not fail.
     preparing_ms, deciding_ms, committing_ms : int or None
-        From the barrier until all was prepared, from then until the decision, from the decision until all was visible.
+        The milliseconds from the barrier until all rows were prepared, from then until the decision, and from the decision
+        until all rows were visible. None if one of the two times is not known.
     rows, bytes, handles : int
-        Their numbers; 0 for a failed checkpoint.
+        The numbers of rows, bytes and handles in the checkpoint; 0 if it failed.
     output : Mapping[str, Any]
-        Where its rows are, as its sink reports: an offset for each partition, a version of a table.
+        The position of the rows, as the sink reports it: for example an offset for each partition, or the version of a table.
     hooks : Sequence[str]
-        Identifiers of the hooks whose states it keeps.
+        The identifiers of the hooks whose states the checkpoint contains.
     subsumes : Sequence[int]
         Micro-batches that this checkpoint took over from declined checkpoints.
     subsumed_by : int or None
         For a declined checkpoint: the checkpoint that took over its micro-batch.
     routes : Mapping[str, int]
-        Rows of each route, for a sink that combines several.
+        The number of rows of each route, for a sink that combines several.
     cut : Mapping[str, Any] or None
         For a query that follows other queries' barriers: the newest barriers that it contains (`lineage`), whether it contains
         no row after them (`exact`), and how many milliseconds the marks of each channel `waited` for the marks of others.
@@ -100,24 +103,24 @@ class CheckpointHistory:
 
     @property
     def time(self) -> int:
-        """When it entered its state."""
+        """The time when the checkpoint entered its state."""
         return next(at for at in (self.committed, self.decided, self.failed, 0) if at is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON types only."""
+        """Return the record as a mapping with JSON types only."""
         return {**asdict(self), "status": self.status.value}
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A run that began after a checkpoint.
+    """A run that continued from a checkpoint.
 
     Parameters
     ----------
     run : int
-        Its token.
+        The run's token.
     checkpoint : int
-        The newest decision before it that the journal keeps.
+        The id of the newest decided checkpoint before the run, among those that the journal keeps.
     """
 
     run: int
@@ -126,17 +129,19 @@ class Restored:
 
 @dataclass(frozen=True)
 class Pending:
-    """The micro-batches that are prepared, and in no checkpoint yet.
+    """The micro-batches that are prepared but in no checkpoint yet, and the age of the oldest open transaction.
 
     Parameters
     ----------
     batches : Sequence[int]
+        The numbers of the micro-batches.
     rows, bytes, handles : int
+        The numbers of rows, bytes and handles in these micro-batches.
     oldest_age : float or None
-        Seconds since the oldest transaction that is neither committed nor given up (of a decision that is not settled,
-        too) came into the journal; its store has counted from a little earlier on. None if there is none.
+        The seconds since the journal recorded the oldest open transaction, prepared or decided. The store has counted from a
+        little earlier. None if no transaction is open.
     lifetime : float or None
-        Seconds that the store keeps it; None for ever, or unknown.
+        How many seconds the store keeps this transaction; None if forever, or if it is not known.
     """
 
     batches: Sequence[int] = field(default_factory=list)
@@ -148,21 +153,24 @@ class Pending:
 
     @property
     def overdue(self) -> bool:
-        """Whether the store may have given the oldest one up."""
+        """Whether the store may have aborted the oldest open transaction, because its lifetime is over."""
         return self.oldest_age is not None and self.lifetime is not None and self.oldest_age >= self.lifetime
 
 
 @dataclass(frozen=True)
 class Unsettled:
-    """A decision whose transactions are not all known to be committed.
+    """A decided checkpoint that is not settled, because some of its transactions may not be committed yet.
 
     Parameters
     ----------
     checkpoint : int
+        The checkpoint's id.
     batches : Sequence[int]
+        The micro-batches in the checkpoint.
     rows : int
+        The number of rows in the checkpoint.
     open, lost, committed : int
-        Its parts, by what is known of the last transaction of each.
+        The number of parts whose newest transaction is open, lost or committed, according to the journal.
     """
 
     checkpoint: int
@@ -174,22 +182,22 @@ class Unsettled:
 
 
 def counts(ledger: Ledger) -> dict[str, int]:
-    """Return the numbers since the journal was begun.
+    """Return the numbers of checkpoints and restarts since the journal began.
 
     Returns
     -------
     dict[str, int]
-        ``triggered``: checkpoints that were decided, declined, or given up before that; ``completed``: settled ones;
-        ``failed``: given up before their decision, or void after it (a micro-batch whose prepared transactions were lost,
-        too); ``declined``; ``restored``: runs that went on after a settled checkpoint; ``restarts``: times that a supervisor
-        started the query again.
+        ``triggered``: checkpoints that were decided, declined or aborted. ``completed``: checkpoints that were settled.
+        ``failed``: checkpoints that were aborted, and decided checkpoints or prepared micro-batches that became void.
+        ``declined``: checkpoints that were declined. ``restored``: runs that continued from a settled checkpoint.
+        ``restarts``: restarts by a supervisor.
     """
     counted = ("triggered", "completed", "failed", "declined", "restored", "restarts")
     return {**dict.fromkeys(counted, 0), **ledger.counts}
 
 
 def figures(ledger: Ledger, now: float) -> dict[str, Any]:
-    """Return the ledger's records, and what follows from them and the time (seconds since the epoch), as JSON types."""
+    """Return the state and the figures of a query from its ledger, as JSON types. `now` is in seconds since the epoch."""
     run, rewinding, moved, restored = ledger.newest_run, ledger.rewinding, ledger.moved, ledger.restored
     last = newest_completed(ledger)
     return {
@@ -216,9 +224,10 @@ def figures(ledger: Ledger, now: float) -> dict[str, Any]:
 
 
 def history(ledger: Ledger) -> list[CheckpointHistory]:
-    """Return the checkpoints that the journal keeps, and the last failures, in the order of their numbers.
+    """Return the checkpoints and the failed checkpoints that the journal keeps, ordered by their numbers.
 
-    How many: the option ``retainedCheckpoints``, and `transactional.ledger.fold.KEPT_FAILURES`.
+    The journal keeps as many settled checkpoints as the option ``retainedCheckpoints`` says, and the last
+    `transactional.ledger.fold.KEPT_FAILURES` failures.
     """
     checkpoints = sorted(ledger.checkpoints.values(), key=lambda checkpoint: checkpoint.id)
     found = [_of_checkpoint(checkpoint) for checkpoint in checkpoints]
@@ -232,7 +241,7 @@ def newest_completed(ledger: Ledger) -> CheckpointHistory | None:
 
 
 def restored(ledger: Ledger) -> list[Restored]:
-    """Return the last runs that began after a checkpoint, oldest first."""
+    """Return the recorded runs that continued from a checkpoint, oldest first."""
     checkpoints = sorted(ledger.checkpoints)
     found = []
     for token, run in sorted(ledger.runs.items()):
@@ -284,7 +293,10 @@ def _of_failure(found: FailureRecord, checkpoints: Sequence[CheckpointRecord]) -
 
 
 def pending(ledger: Ledger, now: float) -> Pending:
-    """Return what is prepared, at a time in seconds since the epoch."""
+    """Return the prepared, undecided micro-batches, and the age of the oldest open transaction.
+
+    `now` is the time in seconds since the epoch.
+    """
     undecided = ledger.undecided()
     parts = [part for record in undecided for part in record.parts]
     decided = [ledger.batches[batch] for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
@@ -302,7 +314,7 @@ def pending(ledger: Ledger, now: float) -> Pending:
 
 
 def unsettled(ledger: Ledger) -> list[Unsettled]:
-    """Return the decisions that are not settled, oldest first."""
+    """Return the decided checkpoints that are not settled, oldest first."""
     found = []
     for checkpoint in ledger.unsettled():
         parts = [part for part in ledger.parts_of(checkpoint) if part.handles]

@@ -1,4 +1,4 @@
-"""The types between a sink and its host: options, a transaction's context, the states of handles."""
+"""The types that a sink and its host exchange: options, the context of a transaction, the state of a handle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 __all__ = ["ONE", "Cutoff", "HandleState", "Options", "Outcome", "TransactionContext"]
 
 ONE: Final[Sequence[str]] = ("",)
-"""The routes of a sink that is one."""
+"""The routes of a sink that does not combine several sinks: one route with an empty name."""
 
 
 class Options(Mapping[str, str]):
@@ -37,7 +37,7 @@ class Options(Mapping[str, str]):
         return isinstance(key, str) and key.lower() in self._values
 
     def replaced(self, **values: str) -> Options:
-        """Return a copy with these values set."""
+        """Return a copy of the options in which these options have new values."""
         return Options({**self._values, **values})
 
     def __repr__(self) -> str:  # values may be secrets
@@ -45,12 +45,12 @@ class Options(Mapping[str, str]):
 
 
 class Outcome(str, enum.Enum):
-    """State of a handle at its store: prepared, committed, lost or unknown."""
+    """The outcome of a transaction according to its store: prepared, committed, lost or unknown."""
 
     PREPARED = "prepared"
     COMMITTED = "committed"
     LOST = "lost"
-    """It can't be committed completely: it was aborted, or the store still reports it as open but a part of it is gone."""
+    """The transaction can't be committed completely: it was aborted, or the store still has it open but lost a part of it."""
     UNKNOWN = "unknown"
 
 
@@ -62,11 +62,11 @@ class HandleState:
     ----------
     outcome : Outcome
     seconds_left : float or None
-        For `PREPARED`: seconds until the store aborts the transaction; None if it never does.
+        For `PREPARED`: the number of seconds until the store aborts the transaction; None if it never does.
     margin : float
         For `PREPARED`: a checkpoint is decided only if more than this number of seconds is left.
     evidence : str
-        How the sink knows this, in a few words. The journal records it with a verdict.
+        How the sink knows the outcome, in a few words. The journal records it with a verdict.
     """
 
     outcome: Outcome

@@ -257,7 +257,7 @@ def test_an_origin_that_counts_rows_behind_the_savepoint_as_handled_is_not_claim
     assert answer(capsys, "restore", "--as-is", str(place), "--claim", "--yes")[0] == 0
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")
-    assert "but the location goes to 4" in document["message"]
+    assert "but the location ends at 4" in document["message"]
     assert place.ledger().moved is None
 
 

@@ -1,4 +1,4 @@
-"""What only some sinks can do: a method without its class would never be called, and is refused."""
+"""Abilities that only some sinks have: a method without its class would never be called, and is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_method_that_would_never_be_called_is_refused_when_its_sink_is_defined
         raise AssertionError
 
     with pytest.raises(
-        TypeError, match=rf"Mine has {name}, but is not a subclass of {missing}: it would never be called"
+        TypeError, match=rf"Mine has {name}, but is not a subclass of {missing}, so it would never be used"
     ):
         type("Mine", (RecordingSink,), {name: method})
     type("Mine", (getattr(capabilities, missing), RecordingSink), {name: method})

@@ -163,7 +163,7 @@ def test_what_is_no_state_declines_the_checkpoint(monkeypatch: pytest.MonkeyPatc
     assert world.run(execution)
     assert world.book.kinds[-2:] == [EntryKind.PREPARED, EntryKind.DECLINED]
     assert world.truth.declined[0].reason == "HOOK_FAILED"
-    assert "returned no bytes, or more than" in world.truth.declined[0].detail
+    assert "returned something other than bytes, or more than" in world.truth.declined[0].detail
 
 
 def test_of_two_hooks_the_one_that_raised_is_named_and_no_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

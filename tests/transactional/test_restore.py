@@ -183,7 +183,7 @@ def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open
                 (EntryKind.SETTLED, settled(7)),
                 (EntryKind.STOPPED, {"run": 1}),
             ),
-            "its last checkpoint is 7, but the savepoint holds 5",
+            "its last checkpoint is 7, but the savepoint has 5",
         ),
     ],
 )
