@@ -78,13 +78,6 @@ class Settlement:
         The committed micro-batches of a checkpoint are always its first ones, so readers see the rows of each key in order. So
         all micro-batches after the first lost part are aborted as well, and written again after it.
 
-        Parameters
-        ----------
-        identifier : int
-            The checkpoint's id.
-        token : int
-            The token of this process's run or rewind.
-
         Raises
         ------
         RetriableError
@@ -173,18 +166,11 @@ class Settlement:
         """C8: commit the handles of these parts. Return False if some are lost, so that they have to be judged.
 
         The micro-batches are committed one after the other: the handles of the next one are sent when all handles of the
-        previous one are committed. Within a micro-batch, tasks have different keys, so the order does not matter.
-
-        Parameters
-        ----------
-        checkpoint : CheckpointRecord
-        parts : Sequence[PartRecord]
-            The prepared parts, in the order of their micro-batches.
-        recovering : bool
-            True if the store has to be compared with the journal first. False in C8, because C5 has just done that.
+        previous one are committed. Within a micro-batch, tasks have different keys, so the order does not matter. If
+        `recovering`, first compare the store with the journal; otherwise C5 has just done that.
         """
         decided = self._decided(checkpoint)
-        if parts and recovering:  # otherwise, C5 has checked this a moment ago
+        if parts and recovering:
             self.must_hold()
         try:
             for handles, call in commit_calls(self._sink, [(part.batch, part.handles[-1]) for part in parts], decided):
@@ -308,22 +294,7 @@ class Settlement:
     ) -> list[HandleState]:
         """C5: check that the store matches the journal, and that every handle is prepared and has time left.
 
-        Parameters
-        ----------
-        batch : int
-            The micro-batch that would be prepared or decided.
-        handles : Sequence[Mapping[str, Any]]
-            The handles that the decision would rest on.
-        judge : Judge
-            The judge of the entry. It raises if the journal shows that another process has ended or committed a transaction.
-        behind : Sequence[int]
-            The micro-batches of the first handles, which Spark has already committed. If one of these handles is not prepared,
-            a rewind is needed.
-
-        Returns
-        -------
-        list[HandleState]
-            The state of each handle.
+        `behind` names the micro-batches of the first handles: those that Spark has already committed.
 
         Raises
         ------
