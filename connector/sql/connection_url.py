@@ -52,7 +52,9 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
         raise invalid("an address whose parameters are written as name=value and separated by &") from None
     found = {"dbname": unquote(parts.path.removeprefix("/"))}
     if parts.username is not None or parts.password is not None:
-        raise invalid("a JDBC address without user:password@: set the options user and password, or ?user=...&password=...")
+        raise invalid(
+            "a JDBC address without user:password@: set the options user and password, or ?user=...&password=..."
+        )
     hosts = [
         each.rpartition(":") if ":" in each.rpartition("]")[2] else (each, "", "") for each in parts.netloc.split(",")
     ]
@@ -82,7 +84,9 @@ def _plain(found: dict[str, str], invalid: Any) -> dict[str, str]:
         or ":" in found.get("user", "")
         or not all(port.isdigit() for port in found.get("port", "5432").split(","))
     ):
-        raise invalid("an address whose user and password are escaped (@ as %40, / as %2F), or the options user and password")
+        raise invalid(
+            "an address whose user and password are escaped (@ as %40, / as %2F), or the options user and password"
+        )
     return found
 
 

@@ -89,7 +89,9 @@ def _must_have_text(column: pa.Array, name: str) -> None:
     found = pc.min_max(values)
     least, most = found["min"].as_py(), found["max"].as_py()
     if least is not None and not FIRST_DAY * ticks <= least <= most < END_DAY * ticks:
-        reason = f"the column {name} contains a year before 1 or after 9999, which rows that are copied as text can't have"
+        reason = (
+            f"the column {name} contains a year before 1 or after 9999, which rows that are copied as text can't have"
+        )
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
 
 

@@ -110,7 +110,9 @@ def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             columns[at] = columns[at] if kind is None else columns[at].cast(kind)
         except pa.ArrowInvalid:
-            reason = f"the column {name} contains a time with a fraction of a microsecond, which the database would round"
+            reason = (
+                f"the column {name} contains a time with a fraction of a microsecond, which the database would round"
+            )
             raise RowRefusedError("ROW_REFUSED", owner=owner, reason=reason) from None
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 

@@ -113,7 +113,9 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
         port = 3306 if parts.port is None else parts.port
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        raise invalid("an address with one host, and with parameters written as name=value and separated by &") from None
+        raise invalid(
+            "an address with one host, and with parameters written as name=value and separated by &"
+        ) from None
     if "," in parts.netloc or not parts.hostname or not port:
         raise invalid("an address with one host")
     found: dict[str, str] = {}
@@ -134,7 +136,9 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
     password = found.get("password", unquote(parts.password) if parts.password is not None else None)
     database = unquote(parts.path.removeprefix("/"))
     if any(set(each or "") & set("@;=#?&/") for each in (database, user, parts.hostname)):
-        raise invalid("an address whose user and password are escaped (@ as %40, / as %2F), or the options user and password")
+        raise invalid(
+            "an address whose user and password are escaped (@ as %40, / as %2F), or the options user and password"
+        )
     mode = _mode(found)
     if mode is None:
         raise invalid("an address whose sslMode is DISABLED, PREFERRED, REQUIRED, VERIFY_CA or VERIFY_IDENTITY")

@@ -101,7 +101,9 @@ class PostgresqlSink(TableSink):
         names = [(name, "dbtable") for name in re.findall(r'"(?:[^"]|"")*"|[^".]+', self.place)]
         for name, option in [*names, (self.parsed["stagingSchema"], "stagingSchema")]:
             if len(name.strip('"').replace('""', '"').encode()) > MOST:
-                expectation = f"names of at most {MOST} bytes: PostgreSQL cuts longer names, so two names could become one"
+                expectation = (
+                    f"names of at most {MOST} bytes: PostgreSQL cuts longer names, so two names could become one"
+                )
                 raise POSTGRESQL_OPTIONS.invalid(option, self.parsed[option], expectation)
         self._address = parse_url(self.parsed["url"], NAME)
         self._address |= {name: self.parsed[name] for name in ("user", "password") if self.parsed[name] is not None}

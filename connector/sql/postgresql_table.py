@@ -230,7 +230,9 @@ class Postgresql(dialect.Dialect[Column]):
                 return f"the table's column is {column.type}"
             inner = kind.value_type
             if is_array(inner):
-                return "PostgreSQL can't store empty arrays in arrays: convert it with to_json, for a column of type jsonb"
+                return (
+                    "PostgreSQL can't store empty arrays in arrays: convert it with to_json, for a column of type jsonb"
+                )
             element = replace(column, base=base[1:])
             if element.cuts:
                 return f"the table's column is {column.type}, which cuts spaces: make it an array of text"
@@ -241,7 +243,9 @@ class Postgresql(dialect.Dialect[Column]):
             if base.startswith("_"):
                 element = replace(column, base=base[1:])
                 changes = element.cuts or self.why_not(kind, element)
-                return f"the table's column is {column.type}, which changes some texts: pass an array" if changes else ""
+                return (
+                    f"the table's column is {column.type}, which changes some texts: pass an array" if changes else ""
+                )
             if base == "interval" and column.modifier >= 0:
                 return f"the table's column is {column.type}, which rounds texts: make the column interval"
             if base == "bytea":
@@ -256,9 +260,17 @@ class Postgresql(dialect.Dialect[Column]):
                     else "make the column numeric"
                 )
                 return f"the table's column is {column.type}, which rounds texts: {cast}"
-            return f"the table's column is {column.type}, which changes some texts: {ROUNDS[base]}" if base in ROUNDS else ""
+            return (
+                f"the table's column is {column.type}, which changes some texts: {ROUNDS[base]}"
+                if base in ROUNDS
+                else ""
+            )
         if pa.types.is_decimal(kind):
-            return "" if base == "numeric" and _holds(column.modifier, kind.scale) else f"the table's column is {column.type}"
+            return (
+                ""
+                if base == "numeric" and _holds(column.modifier, kind.scale)
+                else f"the table's column is {column.type}"
+            )
         found = self.kind(kind)
         if found is None:
             return "PostgreSQL has no such type"

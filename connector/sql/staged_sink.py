@@ -305,7 +305,9 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             return self._claim()
         with self.database.transaction() as cursor:
             if self._must_be_the_same(cursor) != mark["token"]:
-                raise FencedError("PREFIX_TAKEN", prefix=self._prefix, reason=f"another run claimed it for {self.described()}")
+                raise FencedError(
+                    "PREFIX_TAKEN", prefix=self._prefix, reason=f"another run claimed it for {self.described()}"
+                )
             return mark
 
     def _claim(self) -> Mapping[str, Any]:

@@ -17,7 +17,9 @@ _TABLE: Final = re.compile(rf"{_PART}(?:\.{_PART})?")
 
 def _as_table(text: str) -> str:
     if _TABLE.fullmatch(text.strip()) is None:
-        raise ValueError('the name of a table, with or without its schema: orders, sales.orders, "Orders" (not a query)')
+        raise ValueError(
+            'the name of a table, with or without its schema: orders, sales.orders, "Orders" (not a query)'
+        )
     return text.strip()
 
 
