@@ -40,7 +40,7 @@ HONOURED: Final = frozenset(
 """Writer features that require nothing of a writer that only adds files, or that `Columns` handles."""
 
 ONLY_IF_USED: Final = frozenset({"checkConstraints", "generatedColumns", "columnMapping", "identityColumns"})
-"""Writer features that a table may list without using them. Its properties and columns show whether it does."""
+"""Writer features that a table may list without using them. Its properties and columns show which ones it uses."""
 
 
 REFUSED: Final = frozenset(" ,;{}()\n\t=")
@@ -88,7 +88,7 @@ def check_protocol(table: DeltaTable) -> None:
 
 
 def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Refuse columns of which no table can be created."""
+    """Raise if no table can be created with these columns."""
     check_columns(schema)
     check_names(schema)
     for name in partition_by:
@@ -100,7 +100,7 @@ def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Refuse types that Delta does not have, and columns whose names differ only in case, which Delta ignores."""
+    """Refuse types that Delta does not have, and columns whose names differ only in case, because Delta ignores case."""
     for field in schema:
         check_type(field.name, field.type)
     check_distinct(schema)
@@ -125,7 +125,9 @@ def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
         wrong = sorted(REFUSED & set(field.name))
         if wrong:
             column = f"{within}{field.name}"
-            reason = f"Delta's writers refuse the column {column!r}, whose name contains {' '.join(map(repr, wrong))}: rename it"
+            reason = (
+                f"Delta's writers refuse the column {column!r}, whose name has {' '.join(map(repr, wrong))}: rename it"
+            )
             raise _mismatch(reason, column=column)
         check_names(inner_fields(field.type), f"{within}{field.name}.")
 
@@ -192,9 +194,10 @@ class Columns:
     target : pyarrow.Schema
         The table's schema, with its partition columns.
     source : Sequence[int or None]
-        For each of the table's columns, the index of the query's column. None if the query lacks it: it gets nulls.
+        For each of the table's columns, the index of the query's column. None if the query has no such column,
+        so that the table's column gets nulls.
     partition_by : Sequence[str]
-        The partition columns, in which an empty text becomes null (in Delta's log).
+        The partition columns. Delta's log stores an empty text in them as null.
     """
 
     target: pa.Schema
@@ -255,7 +258,7 @@ def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether the type `wanted` has every value of the type `found`."""
+    """Return whether every value of the type `found` fits into the type `wanted`."""
     if pa.types.is_struct(wanted):
         return (
             pa.types.is_struct(found)

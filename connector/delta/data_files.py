@@ -72,7 +72,7 @@ class DataFiles:
     name : str
         The beginning of the files' names.
     file_bytes : int
-        The size in bytes from which a file is closed.
+        The size in bytes at which a file is closed.
     compression : str
     indexed : int
         The number of columns that get statistics; a negative number means all.
@@ -138,7 +138,7 @@ class DataFiles:
             self._close(values)
 
     def _plan(self, fresh: Sequence[tuple[str | None, ...]]) -> None:
-        """Choose paths for new files, and announce the paths before the first of the files is created."""
+        """Choose paths for new files, and announce these paths before the first file is created."""
         if fresh:
             for values in fresh:
                 self._planned[values] = self._path(values, len(self.paths))
@@ -215,7 +215,7 @@ def partition_text(column: str, value: pa.Scalar) -> str | None:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a partition value as Delta's log writes it; None for null and for an empty text, which is null there."""
+    """Return a partition value as Delta's log writes it; None for null and for an empty text, which Delta reads as null."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):

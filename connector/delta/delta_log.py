@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["MARK", "Past", "read_past"]
 
 MARK: Final = "barrierKafka"
-"""The key of our mark in ``commitInfo``: checkpoint, outcome, and nonces of transactions that the commit has aborted."""
+"""The key of our mark in ``commitInfo``. The mark has the checkpoint, the outcome, and the nonces of aborted transactions."""
 
 
 @dataclass
 class Past:
-    """The facts from the table's log since a version.
+    """The facts that a table's log contains after a version.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Past:
     aborted : set[str]
         Nonces of transactions that can never be committed.
     complete : bool
-        False if some of these commits were cleaned up from the log, so that `added` and `aborted` may lack entries.
+        False if some commits after this version were cleaned up from the log, so that `added` and `aborted` may be incomplete.
     """
 
     added: set[str] = field(default_factory=set)
@@ -41,8 +41,8 @@ def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
     """Read the commits after version `since`, backward from the version at which `table` is open.
 
     Logs are cleaned up from their beginning. So if a commit is missing, an older commit file is not part of the table.
-    deltalake writes such a file if its process was paused until another process had written this version, and it was
-    cleaned up.
+    deltalake writes such a file if its process was paused until another process had written the same version, and the log
+    was cleaned up.
     """
     past = Past()
     for version in range(table.version(), since, -1):

@@ -34,26 +34,24 @@ def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[
     if handle["format"] != FORMAT:
         return HandleState(
             Outcome.UNKNOWN,
-            evidence=f"the handle has format {handle['format']}, this version reads only format {FORMAT}",
+            evidence=f"the handle has format {handle['format']}, but this release reads only format {FORMAT}",
         )
     if not is_of(table, handle):
         return HandleState(Outcome.UNKNOWN, evidence="the table was deleted and created again")
     if is_added(past, handle):
-        return HandleState(Outcome.COMMITTED, evidence="its files are in the log")
+        return HandleState(Outcome.COMMITTED, evidence="the files are in the log")
     if half := half_added(past, handle):
         return HandleState(Outcome.UNKNOWN, evidence=half)
     if handle["nonce"] in past.aborted:
-        return HandleState(Outcome.LOST, evidence="its abort is in the log")
+        return HandleState(Outcome.LOST, evidence="the abort is in the log")
     if not past.complete:
         return HandleState(
             Outcome.UNKNOWN, evidence=f"commits after version {handle['version']} were cleaned up from the log"
         )
     wrong = [f["path"] for f, size in zip(handle["files"], sizes, strict=True) if size != f["size"]]
     if wrong:
-        return HandleState(
-            Outcome.LOST, evidence=f"{len(wrong)} of its files are missing or incomplete, first {wrong[0]}"
-        )
-    return HandleState(Outcome.PREPARED, evidence="its files exist, and are not in the log yet")
+        return HandleState(Outcome.LOST, evidence=f"{len(wrong)} files are missing or incomplete, first {wrong[0]}")
+    return HandleState(Outcome.PREPARED, evidence="the files exist, and are not in the log yet")
 
 
 def is_of(table: DeltaTable, handle: DeltaHandle) -> bool:
@@ -67,15 +65,13 @@ def is_added(past: Past, handle: DeltaHandle) -> bool:
 
 
 def half_added(past: Past, handle: DeltaHandle) -> str:
-    """Return an error's text if only some of the handle's files were added, which no commit of ours does; otherwise empty."""
+    """Return an explanation if only some of the handle's files were added, which no commit of ours does; otherwise empty."""
     found, files = added(past, handle), handle["files"]
     if not 0 < len(found) < len(files):
         return ""
     other = next(file["path"] for file in files if file["path"] not in found)
     gone = "" if past.complete else " (commits of that time were cleaned up)"
-    return (
-        f"only {len(found)} of its {len(files)} files are in the log{gone}; {other} is missing, but one commit adds all"
-    )
+    return f"only {len(found)} of the transaction's {len(files)} files are in the log{gone}; {other} is missing"
 
 
 def added(past: Past, handle: DeltaHandle) -> list[str]:

@@ -75,7 +75,7 @@ def idempotent_merge(
     if not app:
         reason = "outside foreachBatch, set it to a name that no other job uses"
         raise OptionError("MISSING_OPTION", owner="idempotent_merge", option="app", reason=reason)
-    # The app transaction is a session setting. Set it in a copy: no other thread's commit may have it.
+    # The app transaction is a session setting. A copy of the session keeps it out of other threads' commits.
     own = internals.cloned(session)
     own.conf().set(APP, app)
     own.conf().set(VERSION, str(version))

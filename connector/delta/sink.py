@@ -291,8 +291,8 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         self._notes.delete([handle["nonce"] for handle in handles if handle["nonce"] not in gone])
         if lost:
             reason = (
-                f"files of {len(lost)} of checkpoint {checkpoint.id} are missing in {self._folder.uri}, or an abort was "
-                "recorded first"
+                f"files of {len(lost)} transactions of checkpoint {checkpoint.id} are missing in {self._folder.uri}, or the "
+                "transactions were aborted first"
             )
             raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=reason)
 
@@ -338,7 +338,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return self._outcomes(self._folder.open(), handles) if handles else []
 
     def sweep(self, known: Sequence[DeltaHandle], before: Cutoff) -> int:
-        """Delete the files of transactions that are over and not committed; return how many. No driver will commit them."""
+        """Delete the files of transactions that are over and not committed. Return how many transactions these were."""
         kept = {handle["nonce"] for handle in known}
         notes = [note for note in self._notes.all() if note.nonce not in kept]
         notes = [note for note in notes if before.ends(note.queryId, note.run, note.batch)]

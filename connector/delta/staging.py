@@ -90,7 +90,7 @@ class Notes:
                 continue
             except UNFIT as error:
                 log.warning(
-                    "%s/%s/%s is damaged (%s), so it is kept. When its transaction has ended, VACUUM can delete its files",
+                    "%s/%s/%s is damaged (%s) and stays. VACUUM deletes the transaction's files when the transaction has ended",
                     *(self._folder.uri, self._place, name, error),
                 )
                 continue

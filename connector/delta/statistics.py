@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 __all__ = ["Seen", "file_statistics", "without_floating"]
 
 TEXT_PREFIX: Final = 32
-"""How many characters of a text a bound has, as in Spark."""
+"""The largest number of characters in the lower bound of a text. Spark has the same limit."""
 
 HIGHEST: Final = "\U0010ffff"
 """The character that sorts after all other characters in UTF-8."""
@@ -31,7 +31,8 @@ class Seen:
     For a row group that contains a text over 4,096 bytes, the footer has no bounds.
 
     For Spark, NaN is the greatest number. pyarrow leaves NaN out of the footer's bounds, so Spark would skip row groups that
-    contain it. Therefore floating-point columns get no bounds in the footer (`without_floating`), and none here after a NaN.
+    contain NaN. Therefore floating-point columns get no bounds in the footer (`without_floating`). After a NaN, a column
+    gets no bounds here either.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -89,7 +90,10 @@ def without_floating(schema: pa.Schema) -> list[str]:
 
 
 def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, columns: int) -> str:
-    """Return a file's statistics as JSON text for Delta's log: of the first `columns` columns; of all if it is negative."""
+    """Return a file's statistics as JSON text for Delta's log.
+
+    Only the first `columns` leaf columns get statistics; if `columns` is negative, all do.
+    """
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     missing: dict[str, Any] = {}
@@ -136,9 +140,10 @@ def bounds_of(footer: pq.FileMetaData, index: int, path: tuple[str, ...], missin
 def leaves(
     schema: Iterable[pa.Field], above: tuple[str, ...] = (), index: int = 0
 ) -> Iterable[tuple[tuple[str, ...], pa.DataType, int]]:
-    """Yield the leaf columns in order: path, type, and position in the file. A list or map is one leaf; not inside a struct.
+    """Yield the leaf columns in order: path, type, and position in the file. A list or map is one leaf.
 
-    The position identifies a leaf. Its name in the footer may not: ``a.b`` can be a column, or the field ``b`` of ``a``.
+    Inside a struct, lists and maps are left out. The position identifies a leaf. Its name in the footer may not: ``a.b`` can
+    be a column, or the field ``b`` of ``a``.
     """
     for field in schema:
         nested = pa.types.is_map(field.type) or pa.types.is_list(field.type)

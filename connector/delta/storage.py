@@ -41,7 +41,7 @@ class TableFolder:
     """
 
     _durable: ClassVar[dict[str, int]] = {}
-    """Table -> the newest version that this process has made durable, with all earlier versions."""
+    """Table -> the newest version that this process has made durable, together with all earlier versions."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -116,7 +116,7 @@ class TableFolder:
         self._durable[self.uri] = newest
 
     def sync_names(self, paths: Iterable[str]) -> None:
-        """Make the names of files durable. Their contents are already durable."""
+        """Sync the folders of files, so that the files' names are durable. The contents must already be durable."""
         if self._options.local:
             for folder in sorted({os.path.dirname(self._inside(path)) for path in paths}):
                 sync_folder(folder)
@@ -181,7 +181,7 @@ class TableFolder:
         return [info.base_name for info in self._files().get_file_info(selector) if info.type == fs.FileType.File]
 
     def _inside(self, path: str) -> str:
-        """Return a file's path on a local disk. Refuse paths outside the table's folder: journals and notes name them."""
+        """Return a file's path on a local disk. Refuse paths outside the table's folder, which a changed journal could name."""
         if os.path.isabs(path) or ".." in path.split("/"):
             raise StoreError("FILE_OUTSIDE", path=path, folder=self.uri)
         return os.path.join(self.uri, path)
@@ -206,7 +206,7 @@ class TableFolder:
 
 
 class _BytesOnly:
-    """A stream that converts data to bytes, and writes them to the stream inside."""
+    """A stream that converts data to bytes, and passes these bytes to another stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -66,7 +66,7 @@ def _refusal(folder: TableFolder, version: int, others: list[int]) -> StoreError
 
 
 def _whose(actions: Iterable[Mapping[str, Any]]) -> tuple[set[str], Mapping[str, Any]]:
-    """Return the apps of a commit's app transactions, and our mark in the commit."""
+    """Return the app ids of a commit's app transactions, and our mark in the commit."""
     apps: set[str] = set()
     mark: Mapping[str, Any] = {}
     for action in actions:

@@ -65,7 +65,7 @@ class WriteOptions:
     partition_by : Sequence[str]
     merge_schema : bool
     file_bytes : int
-        The size in bytes from which a data file is closed.
+        The size in bytes at which a data file is closed.
     compression : str
     storage : Mapping[str, str]
         The options for the object store: those that begin with ``storage.``, without this prefix.

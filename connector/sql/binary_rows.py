@@ -136,9 +136,7 @@ def _numeric(column: pa.Array) -> np.ndarray[Any, Any] | None:
         scale, values = kind.scale, words[::2][column.offset :]
     else:
         return None
-    amount = np.where(
-        _valid_or_all(column), np.abs(values).view(np.uint64), 0
-    )  # unsigned, so that the lowest int64 fits
+    amount = np.where(_valid_or_all(column), np.abs(values).view(np.uint64), 0)  # unsigned: the lowest int64 fits
     whole, part = np.divmod(amount, np.uint64(10**scale))
     behind = -(-scale // 4)
     part = part * np.uint64(10 ** (4 * behind - scale))

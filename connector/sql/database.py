@@ -120,7 +120,7 @@ class Database:
             raise translated from problem
 
     def retried(self, attempt: Callable[[float], Result], what: str) -> Result:
-        """Call `attempt`; while the database can't be reached, call it again, until the driver's time is over.
+        """Call `attempt` until it succeeds. If the database can't be reached, repeat the call until the driver's time is over.
 
         Parameters
         ----------

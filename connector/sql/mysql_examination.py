@@ -34,7 +34,7 @@ def examine_database(
     if ask("SELECT @@log_bin") and ask("SELECT @@binlog_format") == "STATEMENT":
         yield problem(
             "database",
-            "binlog_format is STATEMENT: the server refuses rows in transactions with READ COMMITTED, which the sink uses.",
+            "binlog_format is STATEMENT: the server refuses writes in READ COMMITTED transactions, which the sink uses.",
             "Set binlog_format = ROW (or MIXED) in my.cnf.",
         )
     if galera:

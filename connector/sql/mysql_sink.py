@@ -205,7 +205,7 @@ class MysqlSink(TableSink):
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Insert rows into the staging table, many per statement. If the server warns that it would change a value, raise."""
+        """Insert rows into the staging table, many per statement. Refuse them if the server warns of a changed value."""
         cursor, names = transaction.cursor, [column.name for column in self.task.written]
         own = ", ".join([*OWN_COLUMNS, *map(self.dialect.quoted, names)])
         begin = f"INSERT INTO {self.task.staging} ({own}) VALUES ".encode()
@@ -233,10 +233,11 @@ class MysqlSink(TableSink):
         return handle
 
     def _try(self, handle: StagedHandle) -> None:
-        """Insert a task's first rows into the target, and roll back. An error here would stop the commit, after the decision.
+        """Insert a task's first rows into the target, and roll back.
 
-        The trial has a separate database transaction, because after a deadlock MySQL rolls back a whole transaction. If the
-        target has a trigger, or may have one, no row is tried: a rollback does not undo writes to tables without transactions.
+        An error here would otherwise stop the commit, after the decision. The trial has a separate database
+        transaction, because after a deadlock MySQL rolls back a whole transaction. If the target has a trigger, or may have a
+        trigger, no row is tried: a rollback does not undo a trigger's writes to tables without transactions.
         """
         with self.database.reaching():
             try:

@@ -45,7 +45,7 @@ SELECT 1 FROM (
     WHERE privilege_type = 'TRIGGER' AND table_schema = %s AND table_name = %s
 ) AS found WHERE grantee = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') LIMIT 1
 """
-"""These tables do not contain the rights that a user has through a role."""
+"""The query for the right to see a table's triggers. It does not find rights that the user has through a role."""
 
 TEXTS: Final = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 READ_FROM_TEXT: Final = (*TEXTS, "json", "enum", "uuid", "inet4", "inet6")
@@ -182,7 +182,7 @@ class Mysql(dialect.Dialect[Column]):
         return Target(whole, name, whole, columns, keys, checks)
 
     def has_trigger(self, cursor: Any, target: Target[Column]) -> bool | None:
-        """Return whether a table has a trigger; None if unknown, because MySQL hides triggers from users without that right."""
+        """Return whether a table has a trigger; None if MySQL may hide triggers, because the user lacks the right TRIGGER."""
         place = named(target.name, "")
         cursor.execute(TRIGGERS, place)
         if cursor.fetchone():
@@ -238,8 +238,8 @@ class Mysql(dialect.Dialect[Column]):
     def definition(self, column: Column) -> str:
         """Return a column's definition in a staging table.
 
-        There MySQL can't turn null in a ``timestamp`` into the present time, take digits in an ``enum`` for the number of one
-        of its values, or cut spaces at the end of a ``char``.
+        With this definition, MySQL can't turn null in a ``timestamp`` into the current time, take digits in an ``enum`` for
+        the number of a value, or cut spaces at the end of a ``char``.
         """
         name, kind, check, null = self.quoted(column.name), column.whole, "", " NOT NULL" if column.not_null else ""
         if column.base == "enum":
@@ -264,7 +264,7 @@ class Mysql(dialect.Dialect[Column]):
         ]
         for number, clause in enumerate(target.checks_on(written)):
             said = f"{number} on {' '.join(_columns_in(clause))}"[:64].strip()  # MariaDB's error shows only this name
-            name = f"CONSTRAINT {self.quoted(said)} " if self.mariadb else ""  # MySQL: unique in the schema
+            name = f"CONSTRAINT {self.quoted(said)} " if self.mariadb else ""  # MySQL: must be unique in the schema
             columns.append(f"{name}CHECK ({clause})")
         return [f"CREATE TABLE IF NOT EXISTS {staging} ({', '.join(columns)}){self.table_options}"]
 

@@ -165,7 +165,7 @@ def _mode(found: Mapping[str, str]) -> str | None:
 
 
 def named(table: str, database: str) -> tuple[str, str]:
-    """Return the database and the table of a name as a statement writes it. If it has no database, return `database`."""
+    """Return the database and the table of a name as a statement writes it. The default is `database`."""
     words = [
         word[1:-1].replace("``", "`") if word[0] == "`" else word
         for word in re.findall(r"`(?:[^`]|``)+`|[^`.]+", table)

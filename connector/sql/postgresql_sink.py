@@ -32,11 +32,11 @@ CONNECTION: Final[Mapping[str, str]] = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""Default connection parameters, which the address can override. If it has several hosts, the sink connects to the primary. If
-a server disappears silently, the sink notices within a minute."""
+"""Default connection parameters, which the address can override. If the address has several hosts, the sink connects to the
+primary. If a server disappears silently, the sink notices within a minute."""
 
 AT_ONCE: Final = 64 << 20
-"""About how many bytes of rows one COPY sends: their encoded form is also in memory."""
+"""The approximate number of bytes of rows that one COPY sends, because the encoded rows are also in memory."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
@@ -48,7 +48,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "array_nulls": "on",
     "lock_timeout": "0",
 }
-"""Settings of each transaction, because a pooler does not keep a session's settings. A task may have to wait long for rows."""
+"""Settings of each transaction, because a pooler does not keep a session's settings. `begin` adds the timeouts."""
 
 DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
@@ -56,14 +56,14 @@ SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synch
 """Turns synchronous_commit on if a role or a database has it off. Otherwise a crash could undo confirmed commits."""
 
 RAISED_BY: Final = frozenset({"ExecWithCheckOptions", "exec_stmt_raise"})
-"""The server's functions that raise an error if a policy or a trigger refuses a row. The SQLSTATE can be any."""
+"""The server's functions that raise an error if a policy or a trigger refuses a row. The error can have any SQLSTATE."""
 
 TRIED: Final = 1000
 """How many of a task's rows are tried out, if the target may refuse rows that its columns allow. A trial inserts rows before
 the decision, and rolls back."""
 
 LONG: Final = 1000
-"""If a row has more bytes in indexed columns, it is tried out: an index accepts at most a third of a page."""
+"""If a row has more bytes than this in its indexed columns, it is tried out: an index accepts at most a third of a page."""
 
 UNDECIDED: Final = frozenset({"23503", "40P01", "55P03", "57014"})
 """SQLSTATEs that a trial ignores: the same checkpoint may bring the parent row, and two trials may wait for each other."""
@@ -146,7 +146,7 @@ class PostgresqlSink(TableSink):
         cursor.execute(DURABLE)
 
     def sqlstate(self, problem: Exception) -> str:
-        """Return psycopg's SQLSTATE; 22000 if a policy or a trigger refused the row, with any SQLSTATE."""
+        """Return psycopg's SQLSTATE. If a policy or a trigger refused the row, return 22000 (a data error) instead."""
         raised_by = getattr(getattr(problem, "diag", None), "source_function", None)
         return "22000" if raised_by in RAISED_BY else super().sqlstate(problem)
 
@@ -251,7 +251,7 @@ class PostgresqlSink(TableSink):
             cursor.execute(f"LOCK TABLE {self.place} IN ROW EXCLUSIVE MODE")
 
     def insert(self, cursor: Any, target: Any, staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert staged rows into the target. With a key, only the last row of each key is inserted, or replaces a row."""
+        """Insert staged rows into the target. With a key, the last row of each key replaces the row in the target."""
         staging, written, key, nonces = staged
         names = [self.dialect.quoted(column) for column in written]
         columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)

@@ -72,7 +72,7 @@ WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.
 
 
 SHOWN: Final = 20
-"""How many bytes a column's name may have if the name of a check (at most 63 bytes) is to contain it."""
+"""If a column's name has at most this number of bytes, the name of its check contains it. The limit for names is 63 bytes."""
 
 ROUNDS: Final = {
     "float4": 'cast it to "float"',
@@ -89,7 +89,7 @@ ROUNDS: Final = {
     "xid": "make the column bigint",
     "cid": "make the column bigint",
 }
-"""Type that silently changes some texts -> advice for the user. `why_not` treats ``numeric`` and ``interval`` itself."""
+"""Type that silently changes some texts -> advice for the user. `why_not` handles ``numeric`` and ``interval``."""
 
 ONE_FORM: Final = frozenset(
     {"bool", "int2", "int4", "int8", "text", "varchar", "bytea", "date", "timestamp", "timestamptz", "uuid"}
@@ -98,7 +98,7 @@ ONE_FORM: Final = frozenset(
 
 @dataclass(frozen=True)
 class Column(dialect.Column):
-    """A column of a table. For a domain, `base` is the type below it; for an array of text, `base` is ``_text``.
+    """A column of a table. For a domain, `base` is the domain's base type; for an array of text, `base` is ``_text``.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Column(dialect.Column):
 
     @property
     def one_form(self) -> bool:
-        """Whether equal values are always identical. Not so: 1.0 and 1.00, or texts in some collations."""
+        """Whether equal values are always identical. Counterexamples: 1.0 and 1.00, or texts in some collations."""
         return self.base in ONE_FORM and not self.collation
 
 
@@ -141,7 +141,7 @@ class Target(dialect.Target[Column]):
     refuses : bool
         Whether a trigger, a rule, a policy, partitions or an index's expression may refuse a row that the columns allow.
     unique : bool
-        Whether a unique index or an exclusion constraint may refuse such a row.
+        Whether a unique index or an exclusion constraint may refuse a row that the columns allow.
     conditions : int
         The number of check constraints.
     """
@@ -300,7 +300,7 @@ class Postgresql(dialect.Dialect[Column]):
         return f"numeric({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else super().type_for(kind)
 
     def definition(self, column: Column) -> str:
-        """Return a column's definition in a staging table. If the target would cut spaces, it is ``text`` with a check."""
+        """Return a column's definition in a staging table. If the target would cut spaces, use ``text`` with a check."""
         collation = f" COLLATE {column.collation}" if column.collation else ""
         null, name = " NOT NULL" if column.not_null else "", self.quoted(column.name)
         if not column.cuts or column.domain:

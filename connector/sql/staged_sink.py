@@ -81,7 +81,7 @@ class StagedTransaction:
     cursor : Cursor
         A cursor of a connection that no one else uses.
     target : str
-        The value that `StagedSqlSink.target` returned at the transaction's begin.
+        The value that `StagedSqlSink.target` returned when the transaction began.
     rows : int
         The number of rows that were staged so far.
     """
@@ -102,9 +102,9 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     Parameters
     ----------
     options : Options
-        The user's options.
+        The user's options, with ``transactionalIdPrefix`` filled in (the query id by default).
     schema : pyarrow.Schema
-        The schema of the rows.
+        The schema of every batch that `stage` gets.
     """
 
     commitsTogether: ClassVar[bool] = True
@@ -117,7 +117,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     """The end of a SELECT that locks the rows that it reads; empty if a transaction that writes excludes all others."""
 
     at_once: ClassVar[int] = AT_ONCE
-    """How many nonces a locking statement may name; 1 if for several the database would read and lock the whole table."""
+    """The largest number of transactions in a locking statement: 1 if, with more, the database would lock the whole table."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -127,7 +127,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
     @abstractmethod
     def connect(self) -> Connection:
-        """Return a new connection to the database, as in PEP 249, not in autocommit mode. *Driver and executor.*"""
+        """Return a new connection to the database (PEP 249) that is not in autocommit mode."""
 
     @abstractmethod
     def staging(self, cursor: Cursor) -> str:
@@ -185,7 +185,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     def server(self, cursor: Cursor) -> str:
         """Return a value that changes after a failover or a restore: a server's id, a timeline. Default: an empty text.
 
-        If the value is not the value from the run's begin, the run ends. The next run compares the database with the journal.
+        If the value has changed since the run began, the run ends. The next run compares the database with the journal.
         """
         return ""
 
@@ -194,7 +194,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return name
 
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
-        """Begin a database transaction, and apply its settings. Default: nothing, if the client begins transactions itself.
+        """Begin a database transaction, and apply its settings. Default: do nothing, as the client begins transactions.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         """
 
     def more(self) -> dict[str, Any]:
-        """Return further data that `publish` needs, as a JSON mapping for the handle. *Executor.* Default: an empty mapping."""
+        """Return further data that `publish` needs, as a JSON mapping for the handle. Default: an empty mapping."""
         return {}
 
     # -- executor ---------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             return self._control.newest(cursor, queryId)
 
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Claim the prefix; or check that this run still owns it, and that the database is still the same."""
+        """Claim the prefix for a new run; for a continuing run, check that it still owns the prefix, on the same database."""
         if mark is None:
             with suppress(RowRefusedError):  # another run claimed the prefix first: it had no row to lock
                 return self._claim()
@@ -333,9 +333,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             ) from problem
         faults.reach("commit.one")
         if lost:
-            reason = (
-                f"{len(lost)} of checkpoint {checkpoint.id} were aborted, or have lost rows in {lost[0]['staging']}"
-            )
+            reason = f"{len(lost)} transactions of checkpoint {checkpoint.id} were aborted, or lack rows in {lost[0]['staging']}"
             raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=reason)
 
     def _commit(
@@ -365,7 +363,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return []
 
     def _publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
-        """Insert the rows. Check afterwards that none was deleted meanwhile: each statement sees the commits before it."""
+        """Insert the rows, then check that no staged row was deleted meanwhile: each statement sees the newest commits."""
         try:
             self.publish(cursor, handles)
         except StoreError:  # rows may have been deleted
@@ -391,7 +389,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return self.database.retried(attempt, "an abort") if handles else []
 
     def inspect(self, handles: Sequence[StagedHandle]) -> Sequence[HandleState]:
-        """Return the state of each handle, as the control table has it."""
+        """Return the state of each handle, from the control table."""
         if not handles:
             return []
         with self.database.transaction() as cursor:
@@ -488,9 +486,11 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
 def _outcome(handle: StagedHandle, state: str | None, target: str) -> HandleState:
     if state == "committed":
-        return HandleState(Outcome.COMMITTED, evidence="the control table says that it is committed")
+        return HandleState(Outcome.COMMITTED, evidence="the control table says that the transaction is committed")
     if state != "prepared":
-        known = "the control table says that it is aborted" if state else "the control table has no row of it"
+        known = (
+            "the control table says that the transaction is aborted" if state else "the control table has no row of it"
+        )
         return HandleState(Outcome.LOST, evidence=known)
     if handle["target"] != target:
         evidence = "the table that the transaction was prepared for was deleted, renamed or replaced"

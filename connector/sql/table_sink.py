@@ -91,7 +91,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
     """The target's name, as it is written in a statement."""
 
     task: Task
-    """The tables of the present task; only on an executor."""
+    """The tables of the current task. Set only on an executor."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -246,7 +246,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return transaction
 
     def staging(self, cursor: Any) -> str:
-        """Return the staging table for this prefix, this target and the present columns."""
+        """Return the staging table for this prefix, this target and the current columns."""
         return self.task.staging
 
     def more(self) -> dict[str, Any]:
@@ -332,7 +332,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
 
 
 def literal(nonce: str) -> str:
-    """Return a nonce as a text in a statement. A nonce is hexadecimal, so nothing in it needs an escape."""
+    """Return a nonce as a string literal for a statement. A nonce is hexadecimal, so it needs no escapes."""
     if not nonce.isalnum():
         raise ValueError(nonce)
     return f"'{nonce}'"
