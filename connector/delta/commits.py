@@ -55,7 +55,7 @@ def exclude(table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
 
 
 def _write(table: DeltaTable, actions: list[Any], app: str, version: int, mark: dict[str, Any]) -> None:
-    """Write one commit. It fails if another commit with this app has been written since `table` was opened."""
+    """Write one commit. It fails if another commit with the same app was written after `table` had been opened."""
     from deltalake import CommitProperties, Transaction
 
     table.create_write_transaction(

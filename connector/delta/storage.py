@@ -65,7 +65,7 @@ class TableFolder:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Run the block; turn an ``OSError`` of the store's client into ``TABLE_UNREACHABLE``, which names the table."""
+        """Run the block. If the store's client raises an ``OSError``, raise ``TABLE_UNREACHABLE`` with the table's name instead."""
         try:
             yield
         except OSError as problem:

@@ -83,7 +83,7 @@ NO_PARENT: Final = frozenset({1216, 1452})
 
 
 class MysqlSink(TableSink):
-    """Appends rows to a table of MySQL or MariaDB, or replaces rows with the same key: a whole checkpoint at one instant."""
+    """Appends rows to a MySQL or MariaDB table, or replaces rows by key. A whole checkpoint becomes visible at one instant."""
 
     dialect_type = Mysql
     dialect: Mysql

@@ -76,9 +76,9 @@ class Column(dialect.Column):
         Whether the column is AUTO_INCREMENT.
     charset, collation : str or None
     precision : int or None
-        The number of decimal places of the seconds.
+        The number of decimal places of seconds, in a type of times.
     scale : int or None
-        The number of decimal places.
+        The number of decimal places, in a numeric type.
     """
 
     counted: bool = False

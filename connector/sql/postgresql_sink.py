@@ -82,7 +82,7 @@ SERVER: Final = (
 
 
 class PostgresqlSink(TableSink):
-    """Appends rows to a table of PostgreSQL, or replaces rows with the same key: a whole checkpoint at one instant."""
+    """Appends rows to a PostgreSQL table, or replaces rows by key. A whole checkpoint becomes visible at one instant."""
 
     dialect_type = Postgresql
     dialect = Postgresql()

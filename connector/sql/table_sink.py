@@ -55,7 +55,7 @@ class Staged(NamedTuple):
 
 
 class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
-    """Appends rows to a table, or replaces rows with the same key: a whole checkpoint at one instant.
+    """Appends rows to a table, or replaces rows by key. A whole checkpoint becomes visible at one instant.
 
     For each database, a subclass implements the hooks of `StagedSqlSink` and of this class, and names a `Dialect`.
 
