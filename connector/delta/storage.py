@@ -65,7 +65,7 @@ class TableFolder:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Run the block. If the store's client raises an ``OSError``, raise ``TABLE_UNREACHABLE`` with the table's name instead."""
+        """Run the block. In place of an ``OSError`` of the store's client, raise ``TABLE_UNREACHABLE`` with the table's name."""
         try:
             yield
         except OSError as problem:

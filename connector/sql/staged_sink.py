@@ -333,7 +333,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             ) from problem
         faults.reach("commit.one")
         if lost:
-            reason = f"{len(lost)} transactions of checkpoint {checkpoint.id} were aborted, or lack rows in {lost[0]['staging']}"
+            reason = f"{len(lost)} transactions of checkpoint {checkpoint.id} were aborted or lack rows in {lost[0]['staging']}"
             raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=reason)
 
     def _commit(
