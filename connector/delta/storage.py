@@ -65,7 +65,7 @@ class TableFolder:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Run the block. In place of an ``OSError`` of the store's client, raise ``TABLE_UNREACHABLE`` with the table's name."""
+        """Run the block; for an ``OSError`` of the store's client, raise ``TABLE_UNREACHABLE``, which names the table."""
         try:
             yield
         except OSError as problem:
