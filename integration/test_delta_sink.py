@@ -189,8 +189,8 @@ def test_new_columns_are_added_where_that_is_asked_for(spark: SparkSession, tmp_
         ("(value LONG); CHECK (value < 10)", "CHECK constraint low"),
         ("(value INT)", "column value is int64 in the query and int32 in the table"),
         ("(value LONG, code VARCHAR(3))", "column code (CHAR or VARCHAR)"),
-        ("(value LONG, part BINARY) | PARTITIONED BY (part)", "column part (binary, and partitioned by)"),
-        ("(value LONG, other STRING NOT NULL)", "other is NOT NULL, and the query has no such column"),
+        ("(value LONG, part BINARY) | PARTITIONED BY (part)", "column part (binary partition column)"),
+        ("(value LONG, other STRING NOT NULL)", "other is NOT NULL, but the query has no such column"),
     ],
 )
 def test_what_a_table_asks_of_its_writers_is_refused_by_name(

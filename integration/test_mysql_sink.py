@@ -164,8 +164,8 @@ def test_text_goes_into_what_the_database_can_read_it_as(database: MariadbServer
         ("timestamp(6) NOT NULL", pa.timestamp("us", "UTC"), None, "CONSTRAINT"),
         ("int NOT NULL", pa.int32(), None, "cannot be null"),
         ("int CHECK (c > 0)", pa.int32(), 0, "CONSTRAINT"),
-        ("double", pa.float64(), float("nan"), "has NaN"),
-        ("double", pa.float64(), float("-inf"), "has NaN or an infinite number"),
+        ("double", pa.float64(), float("nan"), "contains NaN"),
+        ("double", pa.float64(), float("-inf"), "contains NaN or an infinite number"),
         ("bigint AUTO_INCREMENT PRIMARY KEY", pa.int64(), None, "cannot be null"),
         ("longtext", pa.string(), "x" * (2 << 20), "max_allowed_packet"),
     ],
@@ -204,17 +204,23 @@ STRUCT = pa.struct([("a", pa.int32())])
 REFUSED: Sequence[tuple[str, str, pa.Schema, Mapping[str, str], str]] = (
     ("a column too many", "id bigint", SCHEMA, {}, "has no column value"),
     ("a column too few", "id bigint, value text, more text NOT NULL", SCHEMA, {}, "more of .* is NOT NULL"),
-    ("numbers into text", "id text, value text", SCHEMA, {}, "the column id is bigint, and the table's is text"),
+    ("numbers into text", "id text, value text", SCHEMA, {}, "the column id is bigint, and the table's column is text"),
     ("text into numbers", "value int", pa.schema([("value", pa.string())]), {}, r"value is longtext, .* is int\(11\)"),
-    ("text into a date", "value date", pa.schema([("value", pa.string())]), {}, "table's is date"),
-    ("text into a time", "value datetime(6)", pa.schema([("value", pa.string())]), {}, r"table's is datetime\(6\)"),
+    ("text into a date", "value date", pa.schema([("value", pa.string())]), {}, "table's column is date"),
+    (
+        "text into a time",
+        "value datetime(6)",
+        pa.schema([("value", pa.string())]),
+        {},
+        r"table's column is datetime\(6\)",
+    ),
     ("no columns", "value int", pa.schema([]), {}, "the query has no columns"),
-    ("text into a set", "value set('a')", pa.schema([("value", pa.string())]), {}, r"table's is set\('a'\)"),
+    ("text into a set", "value set('a')", pa.schema([("value", pa.string())]), {}, r"table's column is set\('a'\)"),
     ("bytes into text", "value text", pa.schema([("value", pa.binary())]), {}, "value is longblob"),
     ("bytes that get zeros", "value binary(4)", pa.schema([("value", pa.binary())]), {}, r"binary\(4\)"),
     ("a clock as a moment", "at timestamp(6)", pa.schema([("at", pa.timestamp("us"))]), {}, 'cast it to "timestamp"'),
     ("digits that would be cut", "n decimal(10,2)", pa.schema([("n", pa.decimal128(10, 3))]), {}, r"decimal\(10,2\)"),
-    ("far into near", "n float", pa.schema([("n", pa.float64())]), {}, "the table's is float"),
+    ("far into near", "n float", pa.schema([("n", pa.float64())]), {}, "the table's column is float"),
     ("a float that rounds", "n float(7,2)", pa.schema([("n", pa.float32())]), {}, "which rounds"),
     ("a time that rounds", "at datetime", pa.schema([("at", pa.timestamp("us"))]), {}, "which rounds"),
     ("an array", "s json", pa.schema([("s", pa.list_(pa.int32()))]), {}, "an array, .*to_json"),
@@ -222,7 +228,7 @@ REFUSED: Sequence[tuple[str, str, pa.Schema, Mapping[str, str], str]] = (
     ("a map", "s json", pa.schema([("s", pa.map_(pa.string(), pa.int32()))]), {}, "a map, .*to_json"),
     ("a length of time", "s time", pa.schema([("s", pa.duration("us"))]), {}, "no such type"),
     ("a computed column", "id bigint, value text AS ('x') STORED", SCHEMA, {}, "computes the column value"),
-    ("no unique index", "id bigint NOT NULL, value text", SCHEMA, {"upsertKey": "id"}, "no unique index of exactly id"),
+    ("no unique index", "id bigint NOT NULL, value text", SCHEMA, {"upsertKey": "id"}, "no unique index on exactly id"),
     (
         "an index of the first characters",
         "id bigint, value varchar(99) NOT NULL, UNIQUE (value(3))",
@@ -237,7 +243,7 @@ REFUSED: Sequence[tuple[str, str, pa.Schema, Mapping[str, str], str]] = (
         {"upsertKey": "id"},
         r"another unique index \(other\)",
     ),
-    ("a key that may be null", "id bigint UNIQUE, value text", SCHEMA, {"upsertKey": "id"}, "not NOT NULL"),
+    ("a key that may be null", "id bigint UNIQUE, value text", SCHEMA, {"upsertKey": "id"}, "allows null"),
     ("a key that is no column", "id bigint, value text", SCHEMA, {"upsertKey": "no"}, "upsertKey names no"),
 )
 
@@ -389,7 +395,7 @@ def test_what_may_hurt_later_is_found(database: MariadbServer, table: str) -> No
     database.ask(f"CREATE TABLE {table} (id bigint PRIMARY KEY, value text)")
     with closing(MysqlSink(Options(options_of(database, table)), SCHEMA)) as sink:
         text = "\n".join(each.sentence for each in sink.examine(None))
-    for said in ("MariaDB", "innodb_flush_log_at_trx_commit is not 1", "unique index of id", "not checked"):
+    for said in ("MariaDB", "innodb_flush_log_at_trx_commit is not 1", "unique index on id", "Not checked"):
         assert said in text, text
 
 
@@ -403,7 +409,7 @@ def test_a_float_is_the_same_number_in_a_column_of_doubles(database: MariadbServ
 @pytest.mark.parametrize(
     ("before", "change", "said"),
     [
-        ("id bigint NOT NULL, value varchar(9), UNIQUE u (id)", "DROP INDEX u", "no unique index of exactly id"),
+        ("id bigint NOT NULL, value varchar(9), UNIQUE u (id)", "DROP INDEX u", "no unique index on exactly id"),
         ("id bigint PRIMARY KEY, value varchar(9)", "ADD UNIQUE v (value)", r"another unique index \(v\)"),
         (
             "id bigint PRIMARY KEY, value varchar(9) COLLATE utf8mb4_bin",

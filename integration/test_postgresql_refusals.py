@@ -184,7 +184,7 @@ def test_a_synchronous_stand_by_that_is_away_does_not_hold_the_commit_for_ever()
         server.ask("ALTER SYSTEM SET synchronous_standby_names = 'away'")
         server.ask("SELECT pg_reload_conf()")
         begin = time.monotonic()
-        with pytest.raises(StoreError, match=r"DATABASE_SLOW.*stand-by"):
+        with pytest.raises(StoreError, match=r"DATABASE_SLOW.*standby"):
             bench.commit(handle)
         assert time.monotonic() - begin < 60  # without a limit it waits for ever
         server.ask("ALTER SYSTEM RESET synchronous_standby_names")
@@ -244,7 +244,7 @@ def test_the_doctor_names_what_can_stop_a_commit(database: PostgresqlServer, tab
         "row-level security",
         f"the trigger g_{table}",
         "the deferred constraint",
-        f"the index x_{table} of an expression",
+        f"the index x_{table} on an expression",
         "the domain of value",
     ):
         assert said in text, text
@@ -269,7 +269,7 @@ def test_the_doctor_names_what_can_stop_a_commit(database: PostgresqlServer, tab
         ("name", "column text"),
         ('"char"', "column text"),
         ("oid", "bigint"),
-        ("d_{table}", "cuts blanks"),
+        ("d_{table}", "cuts spaces"),
         ("numeric(5,2)[]", "an array"),  # of the text {1.239} the server makes {1.24}
         ("numeric(5,2)[][]", "an array"),
         ("varchar(3)[]", "an array"),

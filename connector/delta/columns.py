@@ -1,7 +1,7 @@
-"""The fit of a query's rows to a table: columns, types, constraints, features.
+"""Match a query's rows with a table: columns, types, constraints and features.
 
-Everything that a table asks of its writers is honoured or refused by name, never ignored: `check_protocol` and
-`fit_columns` run on the driver before the first task, `Columns.arrange` on every batch.
+The sink either does what a table requires of its writers, or refuses the table and names the requirement. It ignores none.
+`check_protocol` and `fit_columns` run on the driver before the first task; `Columns.arrange` runs on every batch.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
 HONOURED: Final = frozenset(
     {"appendOnly", "invariants", "timestampNtz", "changeDataFeed", "deletionVectors", "v2Checkpoint"}
 )
-"""Writer features that ask nothing of a writer that only adds files, or that `Columns` handles."""
+"""Writer features that require nothing of a writer that only adds files, or that `Columns` handles."""
 
 ONLY_IF_USED: Final = frozenset({"checkConstraints", "generatedColumns", "columnMapping", "identityColumns"})
-"""Writer features that a table may name without using them; their use is looked for in its properties and columns."""
+"""Writer features that a table may list without using them. Its properties and columns show which ones it uses."""
 
 
 REFUSED: Final = frozenset(" ,;{}()\n\t=")
@@ -51,18 +51,18 @@ REFUSED: Final = frozenset(" ,;{}()\n\t=")
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:
-    """Return the table's columns."""
+    """Return the table's columns as an Arrow schema."""
     return pa.schema(table.schema().to_arrow())
 
 
 def columns_digest(table: DeltaTable) -> str:
-    """Return a digest of columns and partitioning, to detect a change."""
+    """Return a digest of the table's columns and partitioning, which shows whether they have changed."""
     text = json.dumps([table.schema().to_json(), table.metadata().partition_columns])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_protocol(table: DeltaTable) -> None:
-    """Refuse a table that requires more of its writers than this sink can do."""
+    """Refuse a table that requires features of its writers which this sink does not have."""
     protocol, configuration = table.protocol(), table.metadata().configuration
     features = set(protocol.writer_features or ())
     wanted = sorted(features - HONOURED - ONLY_IF_USED)
@@ -82,13 +82,13 @@ def check_protocol(table: DeltaTable) -> None:
             if key in metadata:
                 wanted.append(f"column {field['name']} ({what})")
         if field["type"] == "binary" and field["name"] in table.metadata().partition_columns:
-            wanted.append(f"column {field['name']} (binary, and partitioned by)")
+            wanted.append(f"column {field['name']} (binary partition column)")
     if wanted:
         raise StoreError("TABLE_NEEDS_FEATURES", table=table.table_uri, features=sorted(set(wanted)))
 
 
 def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Refuse a table that can't be made of these columns."""
+    """Raise if no table can be created with these columns."""
     check_columns(schema)
     check_names(schema)
     for name in partition_by:
@@ -96,31 +96,31 @@ def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
         if pa.types.is_nested(type_) or is_bytes(type_):
             raise _mismatch(f"a table can't be partitioned by {name}, which is {type_}", option="partitionBy")
     if partition_by and len(partition_by) == len(schema):
-        raise _mismatch("partitionBy names every column, and at least one must be in the files", option="partitionBy")
+        raise _mismatch("partitionBy names every column, but at least one has to be in the files", option="partitionBy")
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Refuse types that Delta does not have, and columns whose names differ only in case: it takes these for the same."""
+    """Refuse types that Delta does not have, and columns whose names differ only in case, because Delta ignores case."""
     for field in schema:
         check_type(field.name, field.type)
     check_distinct(schema)
 
 
 def check_distinct(fields: Iterable[pa.Field], within: str = "") -> None:
-    """Refuse names that differ only in case, or not at all, also inside of columns."""
+    """Refuse names that are equal or differ only in case, also inside nested columns."""
     known: dict[str, str] = {}
     for field in fields:
         other = known.get(field.name.lower())
         if other is not None:
             names = [within + other, within + field.name]
-            reason = f"to Delta {' and '.join(names)} are the same name, as case does not count: rename one of them"
+            reason = f"Delta ignores case, so {' and '.join(names)} are the same name: rename one of them"
             raise _mismatch(reason, columns=names)
         known[field.name.lower()] = field.name
         check_distinct(inner_fields(field.type), f"{within}{field.name}.")
 
 
 def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
-    """Refuse names that a new column can't have: Delta's writers refuse them, so only this sink could write to the table."""
+    """Refuse names of new columns that Delta's own writers refuse: with them, only this sink could write to the table."""
     for field in fields:
         wrong = sorted(REFUSED & set(field.name))
         if wrong:
@@ -133,7 +133,7 @@ def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
 
 
 def inner_fields(type_: pa.DataType) -> list[pa.Field]:
-    """Return the fields directly below a column, with the names that Delta gives to them."""
+    """Return the fields directly inside a nested type, with the names that Delta gives them; empty for other types."""
     if pa.types.is_struct(type_):
         return list(type_)
     if pa.types.is_map(type_):
@@ -148,7 +148,7 @@ def column_of(schema: pa.Schema, name: str) -> int:
     found = [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
-    reason = f"partitionBy names {name}; the query's columns are {', '.join(schema.names)}"
+    reason = f"partitionBy names {name}, but the query's columns are {', '.join(schema.names)}"
     raise _mismatch(reason, option="partitionBy")
 
 
@@ -157,7 +157,7 @@ def _mismatch(reason: str, **parameters: Any) -> OptionError:
 
 
 def check_type(column: str, type_: pa.DataType) -> None:
-    """Refuse a type that Delta does not have."""
+    """Refuse a type that Delta does not have, also inside a nested type."""
     for field in inner_fields(type_):
         check_type(f"{column}.{field.name}", field.type)
     if (
@@ -192,11 +192,12 @@ class Columns:
     Parameters
     ----------
     target : pyarrow.Schema
-        The table's, partition columns included.
+        The table's schema, with its partition columns.
     source : Sequence[int or None]
-        For each of its columns the index among the query's, or None for nulls.
+        For each of the table's columns, the index of the query's column. None if the query has no such column,
+        so that the table's column gets nulls.
     partition_by : Sequence[str]
-        Of these columns an empty text is null in Delta's log.
+        The partition columns. Delta's log stores an empty text in them as null.
     """
 
     target: pa.Schema
@@ -205,11 +206,11 @@ class Columns:
 
     @cached_property
     def written(self) -> pa.Schema:
-        """Return the schema of the files: all nullable, as Arrow can't write a null struct with a NOT NULL field."""
+        """Return the schema of the files. All columns are nullable: Arrow can't write a null struct with a NOT NULL field."""
         return pa.schema([nullable(field) for field in self.target])
 
     def arrange(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with the table's columns, in the table's order and types."""
+        """Return the batch with the table's columns, in the table's order and types. Refuse nulls in NOT NULL columns."""
         arrays = []
         written = self.written
         for field, as_written, index in zip(self.target, written, self.source, strict=True):
@@ -224,7 +225,7 @@ class Columns:
 
 
 def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
-    """Find the table's columns among those of the rows, by name, ignoring case."""
+    """Match the rows' columns with the table's columns by name, ignoring case. Raise if a column does not fit."""
     unknown = new_columns(rows, table)
     if unknown:
         names = [field.name for field in unknown]
@@ -235,7 +236,7 @@ def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
     for field in table:
         index = by_name.get(field.name.lower())
         if index is None and not field.nullable:
-            reason = f"the table's column {field.name} is NOT NULL, and the query has no such column"
+            reason = f"the table's column {field.name} is NOT NULL, but the query has no such column"
             raise _mismatch(reason, column=field.name)
         if index is not None:
             check_fit(field.name, rows.field(index).type, field.type)
@@ -257,7 +258,7 @@ def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether every value of one type is also a value of the other."""
+    """Return whether every value of the type `found` fits into the type `wanted`."""
     if pa.types.is_struct(wanted):
         return (
             pa.types.is_struct(found)
@@ -284,17 +285,17 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return whether the type is text, whatever the width of its offsets."""
+    """Return whether the Arrow type is text, with offsets of 32 or 64 bits."""
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def is_bytes(type_: pa.DataType) -> bool:
-    """Return whether the type is binary, whatever the width of its offsets."""
+    """Return whether the Arrow type is binary, with offsets of 32 or 64 bits."""
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
 
 
 def check_nulls(column: str, field: pa.Field, array: pa.Array) -> None:
-    """Refuse a null in a column, or inside one, that is NOT NULL."""
+    """Refuse a null in a NOT NULL column, or in a NOT NULL field inside a column."""
     if not field.nullable and array.null_count:
         reason = f"{array.null_count} rows have null in {column}, which is NOT NULL in the table"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-delta", reason=reason, column=column)
@@ -311,7 +312,7 @@ def check_nulls(column: str, field: pa.Field, array: pa.Array) -> None:
 
 
 def strict_inside(type_: pa.DataType) -> bool:
-    """Return whether something below a column is NOT NULL. (A map's keys always are.)"""
+    """Return whether a field inside a nested type is NOT NULL. A map's keys, which are always NOT NULL, do not count."""
     if pa.types.is_struct(type_):
         inner = list(type_)
     elif pa.types.is_map(type_):
@@ -324,12 +325,12 @@ def strict_inside(type_: pa.DataType) -> bool:
 
 
 def nullable(field: pa.Field) -> pa.Field:
-    """Return the column with nulls allowed, also inside, as Spark creates tables: an expression's nullability is no promise."""
+    """Return the column with nulls allowed, also inside it, as Spark does: an expression's nullability is unreliable."""
     return pa.field(field.name, nullable_inside(field.type), nullable=True)
 
 
 def nullable_inside(type_: pa.DataType) -> pa.DataType:
-    """Return the type with nulls allowed below it."""
+    """Return the type with nulls allowed in all fields inside it."""
     if pa.types.is_struct(type_):
         return pa.struct([nullable(field) for field in type_])
     if pa.types.is_map(type_):

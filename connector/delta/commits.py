@@ -1,4 +1,4 @@
-"""Commits of a query to its table: each with its app transaction and a mark, on the version that was judged."""
+"""A query's commits to its table, each with the query's app transaction and a mark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["add_files", "check_unchanged", "exclude"]
 
 
 def check_unchanged(folder: TableFolder, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
-    """Check that the table's columns have not changed since the files were prepared; new ones may have been added."""
+    """Check that the table's columns have not changed since the files were prepared. New nullable columns are allowed."""
     now, present = columns_digest(table), {field.name: field for field in arrow_schema(table)}
     for version in sorted({handle["version"] for handle in handles if handle["columns"] != now}):
         before = folder.open()
@@ -48,14 +48,14 @@ def add_files(table: DeltaTable, handles: Sequence[DeltaHandle], checkpoint: Dec
 
 
 def exclude(table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
-    """Exclude for ever that the files of these transactions are added."""
+    """Write a commit without files to the table. After it, these transactions can never be committed."""
     app = handles[0]["app"]
     mark = {"outcome": "aborted", "aborted": [handle["nonce"] for handle in handles]}
     _write(table, [], app, table.transaction_version(app) or 0, mark)
 
 
 def _write(table: DeltaTable, actions: list[Any], app: str, version: int, mark: dict[str, Any]) -> None:
-    """Write one commit on the version that was judged; fail if another commit of this app has come between."""
+    """Write one commit. It fails if another commit with the same app was written after `table` had been opened."""
     from deltalake import CommitProperties, Transaction
 
     table.create_write_transaction(

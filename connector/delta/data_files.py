@@ -1,4 +1,4 @@
-"""A task's Parquet files: one open per partition value, a next one when it is large enough."""
+"""A task's Parquet files: one open file per partition value. When a file is large enough, the next one begins."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ __all__ = ["AddedFile", "DataFiles"]
 ROW_GROUP_ROWS: Final = 1 << 20
 ROW_GROUP_BYTES: Final = 64 << 20
 LEAST_GROUP_ROWS: Final = 1 << 14
-"""A row group waits in memory until it is whole: at most this number of rows, or about this number of bytes before encoding."""
+"""Limits of a row group, which stays in memory until it is complete: at most `ROW_GROUP_ROWS` rows; about `ROW_GROUP_BYTES`
+bytes before encoding, but at least `LEAST_GROUP_ROWS` rows."""
 
 OPEN_FILES: Final = 64
-"""The limit of one task; with more partition values at once, the file that was written longest ago is closed."""
+"""How many files a task may have open. If it needs another file, it closes the least recently written file."""
 
 LONGEST_NAME: Final = 256
-"""Bytes of a folder's name with its slash: what file systems take. Such a table can be copied to any disk."""
+"""How many bytes a folder's name may have, with its slash. File systems allow no more, so the table fits on any disk."""
 
 UNSAFE: Final = "\"#%'*/:=?\\\x7f{[]^"
-"""The characters that Spark escapes in the names of partition folders, beside control characters."""
+"""The characters that Spark escapes in the names of partition folders, in addition to control characters."""
 
 
 class AddedFile(TypedDict):
-    """A file of a prepared transaction, as the ``add`` action of Delta's log has it."""
+    """A file of a prepared transaction, with the fields of an ``add`` action in Delta's log."""
 
     path: str
     size: int
@@ -59,22 +60,24 @@ class OpenFile:
 
 @dataclass
 class DataFiles:
-    """Files of one transaction.
+    """The data files of one transaction.
 
     Parameters
     ----------
     folder : TableFolder
     schema : pyarrow.Schema
-        The table's.
+        The table's schema.
     partition_by : Sequence[str]
+        The names of the partition columns.
     name : str
-        What the files' names start with.
+        The beginning of the files' names.
     file_bytes : int
+        The size in bytes at which a file is closed.
     compression : str
     indexed : int
-        Columns with statistics.
+        The number of columns that get statistics; a negative number means all.
     announce : Callable[[Sequence[str]], None]
-        Called with all paths of the transaction before a new one is made.
+        Called with the paths of all files of the transaction, before a new file is created.
     """
 
     folder: TableFolder
@@ -97,22 +100,22 @@ class DataFiles:
         self._bounded = without_floating(self._inside)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch with the table's columns."""
+        """Write a batch, which has the table's columns, into the files."""
         parts = list(split(batch, self.partition_by))
-        wanted = dict.fromkeys(values for values, _ in parts)  # null and the empty text are one
+        wanted = dict.fromkeys(values for values, _ in parts)  # null and the empty text become the same value
         self._plan([values for values in wanted if values not in self._open and values not in self._planned])
         for values, rows in parts:
             self._write_part(values, rows.select(self._inside.names))
 
     def finish(self) -> list[AddedFile]:
-        """Close all files, durably, and return them."""
+        """Close all files, make them durable, and return them."""
         for values in list(self._open):
             self._close(values)
         self.folder.sync_names(file["path"] for file in self.added)
         return self.added
 
     def drop(self) -> None:
-        """Close what is open and delete everything."""
+        """Close the open files, and delete all files of the transaction."""
         for file in self._open.values():
             file.writer.close()
             file.stream.close()
@@ -135,7 +138,7 @@ class DataFiles:
             self._close(values)
 
     def _plan(self, fresh: Sequence[tuple[str | None, ...]]) -> None:
-        """Choose paths for new files, and announce them before the first is made."""
+        """Choose paths for new files, and announce these paths before the first file is created."""
         if fresh:
             for values in fresh:
                 self._planned[values] = self._path(values, len(self.paths))
@@ -182,7 +185,7 @@ class DataFiles:
 def split(
     batch: pa.RecordBatch, partition_by: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Group a batch's rows by the values of its partition columns, as the log writes these."""
+    """Split a batch by the values of its partition columns. Yield the values, as Delta's log writes them, with their rows."""
     if not partition_by:
         yield (), batch
         return
@@ -190,7 +193,7 @@ def split(
     for name in partition_by:
         encoded = pc.dictionary_encode(batch.column(name), null_encoding="encode")
         code = pc.add(pc.multiply(code, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
-        code = pc.dictionary_encode(code).indices.cast(pa.int64())  # less than the rows, so no product is too large
+        code = pc.dictionary_encode(code).indices.cast(pa.int64())  # fewer codes than rows, so no product overflows
     order = pc.sort_indices(code)
     rows = batch.take(order)
     start = 0
@@ -203,7 +206,7 @@ def split(
 
 
 def partition_text(column: str, value: pa.Scalar) -> str | None:
-    """Return `text_of` a partition column's value."""
+    """Return a partition column's value as Delta's log writes it; refuse the row if there is no such text."""
     try:
         return text_of(value.as_py())
     except (ValueError, OverflowError) as problem:
@@ -212,7 +215,7 @@ def partition_text(column: str, value: pa.Scalar) -> str | None:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a partition value as Delta's log writes it; the empty text is null there."""
+    """Return a partition value as Delta's log writes it; None for null and for an empty text, which Delta reads as null."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -230,10 +233,10 @@ def text_of(value: Any) -> str | None:
 
 
 def folder_of(value: str | None) -> str:
-    """Return the value in a partition folder's name, as Spark writes it."""
+    """Return a partition value as Spark writes it in a folder's name."""
     return "__HIVE_DEFAULT_PARTITION__" if value is None else escaped(value)
 
 
 def escaped(text: str) -> str:
-    """Escape a text as Spark does in a folder's name."""
+    """Return a text with the escapes that Spark writes in a folder's name."""
     return "".join(f"%{ord(c):02X}" if c < " " or c in UNSAFE else c for c in text)

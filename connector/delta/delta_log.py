@@ -1,4 +1,4 @@
-"""The outcomes of transactions, read from the table's log, which alone decides them for good."""
+"""Read the outcomes of transactions from the table's log. Only the log decides whether a transaction is committed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 __all__ = ["MARK", "Past", "read_past"]
 
 MARK: Final = "barrierKafka"
-"""Key in ``commitInfo``: checkpoint, outcome, and the nonces of transactions that this commit excludes for ever."""
+"""The key of our mark in ``commitInfo``. The mark has the checkpoint, the outcome, and the nonces of aborted transactions."""
 
 
 @dataclass
 class Past:
-    """The content of the log since a version.
+    """The facts that a table's log contains after a version.
 
     Attributes
     ----------
     added : set[str]
-        Paths of files that were added, also of those that were removed later.
+        Paths of all files that were added, including files that were removed later.
     aborted : set[str]
-        Nonces of transactions that can't be committed any more.
+        Nonces of transactions that can never be committed.
     complete : bool
-        False if commits of that time were cleaned up: an action that is not found may have been there.
+        False if some commits after this version were cleaned up from the log, so that `added` and `aborted` may be incomplete.
     """
 
     added: set[str] = field(default_factory=set)
@@ -38,10 +38,11 @@ class Past:
 
 
 def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
-    """Read the commits after `since`, backwards from the version at which `table` is open.
+    """Read the commits after version `since`, backward from the version at which `table` is open.
 
-    Logs are cleaned up from their beginning. So a commit that lies before a missing one is none of the table's: deltalake
-    writes it if a process stood still until its version had been taken and cleaned up.
+    Logs are cleaned up from their beginning. So if a commit is missing, an older commit file is not part of the table.
+    deltalake writes such a file if its process was paused until another process had written the same version, and the log
+    was cleaned up.
     """
     past = Past()
     for version in range(table.version(), since, -1):

@@ -1,4 +1,4 @@
-"""What `barrier doctor` finds out about a table's folder by writing there."""
+"""The check of `barrier doctor` that writes to a table's folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from transactional import Finding
 __all__ = ["try_out"]
 
 PROBE = ".barrier-doctor"
-"""Readers of Delta pass over such names; removed in the end. One that may not be deleted is written over the next time."""
+"""The name of the file that the check writes. Delta's readers ignore it. If it can't be deleted, the next check replaces it."""
 
 
 def try_out(settings: WriteOptions) -> Iterator[Finding]:
     """Check that files can be written, read and deleted in the table's folder.
 
-    A local folder that is not there yet is not made: the nearest one above it is on the same disk.
+    If a local folder does not exist, the check does not create it. It uses the nearest parent folder, on the same disk.
     """
     folder, path = TableFolder(settings), settings.path
     if folder.exists():
@@ -34,8 +34,8 @@ def try_out(settings: WriteOptions) -> Iterator[Finding]:
         folder.read(PROBE)
         step = "deleted"
         folder.delete([PROBE])
-    except Exception as error:  # noqa: BLE001 - each object store's client has its own
-        advice = "Check the path, and grant this user to write, read and delete files there."
+    except Exception as error:  # noqa: BLE001 - each object store's client has its own errors
+        advice = "Check the path, and give this user the right to write, read and delete files there."
         yield problem("table", f"Files in {folder.uri} can't be {step}: {plain(error)}", advice)
     else:
         yield good("table", f"files in {folder.uri} can be written, read and deleted")

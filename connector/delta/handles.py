@@ -1,4 +1,4 @@
-"""The handle of a prepared transaction, and what has become of it, by the table's log and the files themselves."""
+"""The handle of a prepared transaction, and its state, from the table's log and from the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMAT: Final = 1
 
 
 class DeltaHandle(TypedDict):
-    """A prepared transaction: files that are not in the table yet."""
+    """The handle of a prepared transaction: the table, its version before the transaction, and the files to add."""
 
     format: int
     app: str
@@ -30,49 +30,50 @@ class DeltaHandle(TypedDict):
 
 
 def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[int | None]) -> HandleState:
-    """Return one handle's state, from the log and from its files' sizes."""
+    """Return the state of a handle, from the log and from the sizes of its files."""
     if handle["format"] != FORMAT:
         return HandleState(
-            Outcome.UNKNOWN, evidence=f"handle of format {handle['format']}, this version reads {FORMAT}"
+            Outcome.UNKNOWN,
+            evidence=f"the handle has format {handle['format']}, but this release reads only format {FORMAT}",
         )
     if not is_of(table, handle):
         return HandleState(Outcome.UNKNOWN, evidence="the table was deleted and created again")
     if is_added(past, handle):
-        return HandleState(Outcome.COMMITTED, evidence="its files are in the log")
+        return HandleState(Outcome.COMMITTED, evidence="the files are in the log")
     if half := half_added(past, handle):
         return HandleState(Outcome.UNKNOWN, evidence=half)
     if handle["nonce"] in past.aborted:
-        return HandleState(Outcome.LOST, evidence="its abort is in the log")
+        return HandleState(Outcome.LOST, evidence="the abort is in the log")
     if not past.complete:
         return HandleState(
             Outcome.UNKNOWN, evidence=f"commits after version {handle['version']} were cleaned up from the log"
         )
     wrong = [f["path"] for f, size in zip(handle["files"], sizes, strict=True) if size != f["size"]]
     if wrong:
-        return HandleState(Outcome.LOST, evidence=f"{len(wrong)} of its files are gone or torn, first {wrong[0]}")
-    return HandleState(Outcome.PREPARED, evidence="its files are there and not in the log")
+        return HandleState(Outcome.LOST, evidence=f"{len(wrong)} files are missing or incomplete, first {wrong[0]}")
+    return HandleState(Outcome.PREPARED, evidence="the files exist, and are not in the log yet")
 
 
 def is_of(table: DeltaTable, handle: DeltaHandle) -> bool:
-    """Return whether the handle was prepared for this very table."""
+    """Return whether the handle was prepared for this table, not for a former table at the same path."""
     return str(table.metadata().id) == handle["table"]
 
 
 def is_added(past: Past, handle: DeltaHandle) -> bool:
-    """Return whether its files were added: all of them, as one commit adds all."""
+    """Return whether all files of the handle were added to the table. One commit adds all of them."""
     return bool(handle["files"]) and len(added(past, handle)) == len(handle["files"])
 
 
 def half_added(past: Past, handle: DeltaHandle) -> str:
-    """Return what is wrong if some of its files were added and others were not: no commit does that; empty if nothing is."""
+    """Return an explanation if only some of the handle's files were added, which no commit of ours does; otherwise empty."""
     found, files = added(past, handle), handle["files"]
     if not 0 < len(found) < len(files):
         return ""
     other = next(file["path"] for file in files if file["path"] not in found)
-    gone = "" if past.complete else ", from which commits of that time were cleaned up"
-    return f"only {len(found)} of its {len(files)} files are in the log{gone}; {other} is not, and one commit adds all"
+    gone = "" if past.complete else " (commits of that time were cleaned up)"
+    return f"only {len(found)} of the transaction's {len(files)} files are in the log{gone}; {other} is missing"
 
 
 def added(past: Past, handle: DeltaHandle) -> list[str]:
-    """Return the paths of its files that were added."""
+    """Return the paths of the handle's files that were added to the table."""
     return [file["path"] for file in handle["files"] if file["path"] in past.added]

@@ -1,4 +1,4 @@
-"""Idempotent upserts, and whatever else needs Delta's own engine, for ``foreachBatch``."""
+"""Idempotent MERGE with Delta's own engine, for ``foreachBatch``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["idempotent_merge"]
 
 APP, VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
-"""Delta's settings of a session: the app transaction that its next commits carry; a version that the table knows is skipped."""
+"""Session settings of Delta: the app transaction of the next commits. Delta skips a version that the table already has."""
 
 
 def idempotent_merge(
@@ -73,9 +73,9 @@ def idempotent_merge(
     session = source.sparkSession
     app = app or internals.streaming_query(session)
     if not app:
-        reason = "outside foreachBatch, it has to be a name that no other job uses"
+        reason = "outside foreachBatch, set it to a name that no other job uses"
         raise OptionError("MISSING_OPTION", owner="idempotent_merge", option="app", reason=reason)
-    # The app transaction is a setting of a session, and no other thread's commit may carry it.
+    # The app transaction is a session setting. A copy of the session keeps it out of other threads' commits.
     own = internals.cloned(session)
     own.conf().set(APP, app)
     own.conf().set(VERSION, str(version))

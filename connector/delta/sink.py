@@ -1,8 +1,8 @@
-"""The format ``2pc-delta``: Parquet files that one process writes and another adds to the table, one commit a checkpoint.
+"""The format ``2pc-delta``: tasks write Parquet files, and the driver adds them to the table, with one commit per checkpoint.
 
-Files that no version of the table names are invisible: that is the first phase. The second is one Delta commit with the
-files of a whole checkpoint, its app transaction (query, checkpoint id) and a mark. The log alone
-decides whether a transaction is committed: by the adding of its files, or by the mark of a commit that excludes it.
+In the first phase, tasks write files. No version of the table names these files, so they are invisible. In the second phase,
+one Delta commit adds the files of a whole checkpoint. This commit contains the app transaction (query, checkpoint id) and a
+mark. Only the log decides the outcome of a transaction: a commit adds its files, or the mark of another commit aborts it.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ if TYPE_CHECKING:
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
 
 NO_COLUMN: Final = "barrier-doctor-column"
-"""Stands for columns that are not known."""
+"""The name of a column that stands for unknown columns."""
 
 INDEXED_COLUMNS: Final = 32
 """Delta's own default of delta.dataSkippingNumIndexedCols."""
 
 RETRY_SECONDS: Final = 0.05
-"""Seconds between two attempts at a commit; deltalake itself has tried again if only others' appends were in the way."""
+"""Seconds between two attempts at a commit. deltalake itself repeats a commit that collides only with other appends."""
 
 
 @dataclass
 class DeltaTransaction:
-    """A transaction of one task, while it is open."""
+    """A task's open transaction."""
 
     note: Note
     app: str
@@ -93,12 +93,12 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
     options : Options
         See `connector.delta.write_options`.
     schema : pyarrow.Schema
-        Of the rows; columns are found by name, in any case.
+        The rows' schema. Columns are matched by name, ignoring case.
 
     Raises
     ------
     OptionError
-        Offline: unknown or missing options, types that Delta does not have.
+        An option is unknown, missing or wrong, Delta does not have a column's type, or deltalake is not installed.
     """
 
     commitsTogether: ClassVar[bool] = True
@@ -123,13 +123,13 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
 
     @property
     def settings(self) -> WriteOptions:
-        """Its options, checked."""
+        """The sink's checked options."""
         return self._settings
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def beginTransaction(self, context: TransactionContext) -> DeltaTransaction:
-        """Look at the table; the first file is made with the first batch."""
+        """Open the table, and match its columns. The first file is created with the first batch."""
         table = self._folder.open()
         metadata = table.metadata()
         columns = replace(fit_columns(self.schema, arrow_schema(table)), partition_by=tuple(metadata.partition_columns))
@@ -149,11 +149,11 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return DeltaTransaction(note, app, columns, columns_digest(table), files)
 
     def write(self, transaction: DeltaTransaction, batch: pa.RecordBatch) -> None:
-        """Write a batch's rows into files."""
+        """Write a batch into the transaction's files."""
         transaction.files.write(transaction.columns.arrange(batch))
 
     def preCommit(self, transaction: DeltaTransaction) -> DeltaHandle:
-        """Close the files, durably."""
+        """Close the files, make them durable, and return the handle."""
         note = transaction.note
         return DeltaHandle(
             format=FORMAT,
@@ -166,7 +166,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         )
 
     def rollback(self, transaction: DeltaTransaction) -> None:
-        """Delete the files that were written."""
+        """Delete the transaction's files and its note."""
         transaction.files.drop()
         self._notes.delete([transaction.note.nonce])
 
@@ -174,7 +174,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
 
     @classmethod
     def ofOptions(cls, options: Options) -> DeltaSink:
-        """Return a sink of rows with the table's columns; of a table that is not there, with those that the options name."""
+        """Return a sink for the table's columns. If the table does not exist, use the columns that the options name."""
         settings = parse_write_options(options)
         folder = TableFolder(settings)
         with folder.reaching():
@@ -183,7 +183,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return cls(options, pa.schema([(name, pa.string()) for name in (*settings.partition_by, NO_COLUMN)]))
 
     def checkStart(self, prefix: str | None) -> None:
-        """Check that the table, if there is one, can take the rows, or could be created."""
+        """Check that the table can store the rows. If the table does not exist, check that it could be created."""
         with self._folder.reaching():
             table = self._folder.open() if self._folder.exists() else None
         if table is None:
@@ -198,19 +198,19 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         fit_columns(self.schema, columns)
 
     def tryOut(self) -> Iterator[Finding]:
-        """Look at the table, and write, read and delete a file in its folder."""
+        """Open the table, and write, read and delete a file in its folder."""
         yield from try_out(self._settings)
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the table's folder."""
+        """Return the table's folder as a dataset of OpenLineage."""
         where = urlsplit(options.get("path", ""))
         if where.scheme in ("", "file"):
             return [("file", where.path)]
         return [(f"{where.scheme}://{where.netloc}", where.path.lstrip("/"))]
 
     def identify(self) -> dict[str, str]:
-        """Make sure that a table can take the rows: create it, or add the new columns."""
+        """Create the table if it does not exist, or add new columns if requested. Return the table's identity."""
         with self._folder.reaching():
             if not self._folder.exists():
                 self._create()
@@ -223,16 +223,16 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return {"cluster": self._folder.uri, "table": str(table.metadata().id)}
 
     def isThere(self, route: str = "") -> bool:
-        """Return whether there is a table in the folder."""
+        """Return whether the folder contains a table."""
         with self._folder.reaching():
             return self._folder.exists()
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int:
-        """Return the app transaction of the query: the id of its newest checkpoint."""
+        """Return the id of the query's newest committed checkpoint, from its app transaction in the table; 0 if it has none."""
         return self._folder.open().transaction_version(f"{queryId}/{self.name()}") or 0
 
     def output(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> dict[str, Any]:
-        """Return the version that a checkpoint made."""
+        """Return the version of the table that a checkpoint created; empty if it is unknown."""
         if not handles:
             return {}
         app, since = handles[0]["app"], min(handle["version"] for handle in handles)
@@ -240,12 +240,12 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return {} if version is None else {"table": self._folder.uri, "version": version, "app": app}
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Check that the table can go back to the version that a checkpoint made."""
+        """Check that the table can go back to the version that a checkpoint created."""
         self._must_name_version(output)
         check_restorable(self._folder, output["version"], output["app"])
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
-        """Take the table back to the version that a checkpoint made."""
+        """Take the table back to the version that a checkpoint created."""
         self._must_name_version(output)
         restore_version(self._folder, output["version"], output["app"], rewind)
         self._folder.sync_log()
@@ -253,13 +253,13 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
     def _must_name_version(self, output: Mapping[str, Any]) -> None:
         if "version" not in output:
             reason = (
-                f"the journal does not hold the version of {self._folder.uri} that the checkpoint made (it had no rows, or the "
-                "log was cleaned up)"
+                f"the journal does not contain the version of {self._folder.uri} that the checkpoint created (the checkpoint "
+                "had no rows, or the table's log was cleaned up)"
             )
             raise StoreError("NOT_RESTORABLE", sink=self.name(), reason=reason)
 
     def commit(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> None:
-        """Add the files of all to the table, in one commit."""
+        """Add the files of all handles to the table, in one commit."""
 
         def attempt() -> list[DeltaHandle]:
             table = self._folder.open()
@@ -269,7 +269,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
                 handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.PREPARED
             ]
             lost = [handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.LOST]
-            if living and not lost:  # all of them are one version of the table, or none is
+            if living and not lost:  # all handles become one version, or none does
                 held = table.transaction_version(living[0]["app"]) or 0
                 must_hold(self._folder.uri, held, checkpoint.after)
                 if held > checkpoint.id:
@@ -279,7 +279,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
                 check_protocol(table)
                 check_unchanged(self._folder, table, living)
                 add_files(table, living, checkpoint)
-                # After a very long pause deltalake can write a version that was cleaned up meanwhile: look whether it is there.
+                # After a very long pause, deltalake may write a version that was cleaned up meanwhile. Check that it counts.
                 self._must_be_known(self._outcomes(self._folder.open(), living), living, checkpoint)
             return lost
 
@@ -291,8 +291,8 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         self._notes.delete([handle["nonce"] for handle in handles if handle["nonce"] not in gone])
         if lost:
             reason = (
-                f"files of {len(lost)} of checkpoint {checkpoint.id} are gone from {self._folder.uri}, or their abort was "
-                "recorded first"
+                f"files of {len(lost)} transactions of checkpoint {checkpoint.id} are missing in {self._folder.uri}, or the "
+                "transactions were aborted first"
             )
             raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=reason)
 
@@ -309,7 +309,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
                 )
 
     def abort(self, handles: Sequence[DeltaHandle]) -> Sequence[DeltaHandle]:
-        """Exclude their commit for ever by a commit without files, then delete the files."""
+        """Write a commit that aborts the handles, then delete their files. Return the handles that were already committed."""
 
         def attempt() -> list[DeltaHandle]:
             table = self._folder.open()
@@ -317,7 +317,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
             committed = [handle for handle in handles if is_added(past, handle)]
             evidence = next(filter(None, (half_added(past, handle) for handle in handles)), "")
             if not evidence and not past.complete and len(committed) < len(handles):
-                evidence = "commits that may have added them were cleaned up from its log"
+                evidence = "commits that may have added the files were cleaned up from the table's log"
             if evidence:
                 transaction = f"the commit of files to {self._folder.uri}"
                 raise AmbiguousOutcomeError("OUTCOME_UNKNOWN", transaction=transaction, evidence=evidence)
@@ -334,11 +334,11 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return committed
 
     def inspect(self, handles: Sequence[DeltaHandle]) -> Sequence[HandleState]:
-        """Return the state of each, from the log and the folder."""
+        """Return the state of each handle, from the table's log and the folder."""
         return self._outcomes(self._folder.open(), handles) if handles else []
 
     def sweep(self, known: Sequence[DeltaHandle], before: Cutoff) -> int:
-        """Delete files of transactions that are over and not committed. No one else can be about to commit them."""
+        """Delete the files of transactions that are over and not committed. Return how many transactions these were."""
         kept = {handle["nonce"] for handle in known}
         notes = [note for note in self._notes.all() if note.nonce not in kept]
         notes = [note for note in notes if before.ends(note.queryId, note.run, note.batch)]
@@ -347,7 +347,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         table = self._folder.open()
         past = read_past(self._folder, table, min(note.version for note in notes))
         lost = [note for note in notes if not past.added & set(note.files)]
-        if not past.complete:  # whether they were committed is unknown: their files stay
+        if not past.complete:  # they may be committed, so their files stay
             lost = []
         self._folder.delete([path for note in lost for path in note.files])
         self._notes.delete([note.nonce for note in notes])
@@ -391,7 +391,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return [outcome(table, past, handle, [next(sizes) for _ in handle["files"]]) for handle in handles]
 
     def _try(self, attempt: Callable[[], list[DeltaHandle]], what: str) -> list[DeltaHandle]:
-        """Judge and commit again until it succeeds or ``commitTimeoutMs`` is over."""
+        """Call `attempt` until it succeeds, or until ``commitTimeoutMs`` is over."""
         from deltalake.exceptions import DeltaError, DeltaProtocolError
 
         deadline = Deadline(self._settings.commit_seconds, self._clock)
@@ -408,7 +408,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         )
         try:
             done = attempts(attempt)
-            self._folder.sync_log()  # also of a commit that is found done: its process may have died before
+            self._folder.sync_log()  # even if the commit was already done: its process may have died
             return done
         except (DeltaError, OSError) as problem:
             limit = round(self._settings.commit_seconds * 1000)

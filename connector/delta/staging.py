@@ -1,7 +1,7 @@
-"""Notes of transactions that are not settled: with them the files of a dead task are found without listing the table.
+"""Notes about transactions that are not settled. They name the files of a dead task, so that no one has to list the table.
 
-``<table>/_barrier/<prefix>/<nonce>.json`` is written before the transaction's first file, again before each further one,
-and deleted when the transaction is over. Readers and VACUUM pass by folders that start with ``_``.
+A task writes the note ``<table>/_barrier/<prefix>/<nonce>.json`` before the transaction's first file, and again before each
+further file. The note is deleted when the transaction is over. Readers and VACUUM ignore folders that start with ``_``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Note", "Notes"]
 log = logging.getLogger(__name__)
 
 VERSION: Final = 2
-"""Notes of format 1 have no checksum; they are read."""
+"""The format of new notes. Notes of format 1, without a checksum, can still be read."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A note of a transaction whose task may be dead.
+    """A note about a transaction whose task may die.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Note:
     table : str
         The table's id.
     version : int
-        The table's version before the transaction began: it can't be committed in that or an earlier one.
+        The table's version before the transaction began. Only a later version can commit the transaction.
     files : Sequence[str]
-        Every file that it has, or is about to make.
+        Paths of all files that the transaction has created or is about to create.
     """
 
     nonce: str
@@ -52,7 +52,7 @@ class Note:
 
     @classmethod
     def of(cls, context: TransactionContext, table: str, version: int) -> Note:
-        """Return the note of a transaction that begins."""
+        """Return the note of a new transaction, which has no files yet."""
         return cls(context.nonce, context.queryId, context.run, context.batchId, context.partitionId, table, version)
 
 
@@ -70,17 +70,17 @@ class Notes:
         self._place = f"_barrier/{quote(prefix, safe='').replace('.', '%2E')}"
 
     def put(self, note: Note) -> None:
-        """Write a note, or replace it."""
+        """Write a note, in place of the transaction's earlier note."""
         value = {"format": VERSION, **asdict(note)}
         text = json.dumps({**value, "checksum": checksum(value)}, sort_keys=True)
         self._folder.put(self._path(note.nonce), text.encode())
 
     def delete(self, nonces: Sequence[str]) -> None:
-        """Delete the notes of transactions that are over: nothing of them is left but what is committed."""
+        """Delete the notes of transactions that are over: their files are committed or deleted."""
         self._folder.delete([self._path(nonce) for nonce in nonces])
 
     def all(self) -> Iterator[Note]:
-        """Read every note. Leave one of a newer format alone, and one that is damaged: it may name any file."""
+        """Yield all notes. Skip a note in a newer format, and a damaged note, because it may name any file."""
         for name in self._folder.names(self._place):
             if not name.endswith(".json"):
                 continue
@@ -90,7 +90,7 @@ class Notes:
                 continue
             except UNFIT as error:
                 log.warning(
-                    "%s/%s/%s is damaged (%s), so it stays: after the transaction has ended, VACUUM deletes its files",
+                    "%s/%s/%s is damaged (%s) and stays. VACUUM deletes the transaction's files when the transaction has ended",
                     *(self._folder.uri, self._place, name, error),
                 )
                 continue
@@ -102,7 +102,7 @@ class Notes:
 
 
 def _parsed(data: bytes) -> Note | None:
-    """Parse a note; None if it is of a newer format. Raises one of `UNFIT` if it is damaged."""
+    """Return the parsed note; None if it has a newer format. Raise one of `UNFIT` if the note is damaged."""
     value = json.loads(data)
     known = value.pop("checksum", None)
     if value["format"] not in (1, VERSION):

@@ -1,7 +1,6 @@
-"""Statistics of a file for data skipping, from Parquet's footer: what Delta's protocol calls per-file statistics.
+"""Statistics of a data file, for data skipping ("per-file statistics" in Delta's protocol). Most are from Parquet's footer.
 
-A bound that is not exact is rounded away from the values or left out: a reader skips files by these figures, so a wrong
-one loses rows.
+Readers skip files by these bounds, so a wrong bound would lose rows. A bound that can't be exact is made wider or left out.
 """
 
 from __future__ import annotations
@@ -20,19 +19,20 @@ import pyarrow.parquet as pq
 __all__ = ["Seen", "file_statistics", "without_floating"]
 
 TEXT_PREFIX: Final = 32
-"""Characters of a text bound, as Spark writes them."""
+"""The largest number of characters in the lower bound of a text. Spark has the same limit."""
 
 HIGHEST: Final = "\U0010ffff"
-"""Sorts after every other character in UTF-8."""
+"""The character that sorts after all other characters in UTF-8."""
 
 
 class Seen:
-    """Figures that are not taken from a footer: nulls of columns with lists and maps, bounds of texts and floating columns.
+    """Statistics that the footer does not have: null counts of lists and maps; null counts and bounds of texts and floats.
 
-    A footer has no bounds of a row group with a text over 4,096 bytes.
+    For a row group that contains a text over 4,096 bytes, the footer has no bounds.
 
-    NaN is the greatest value for Spark. pyarrow leaves it out of a footer's bounds, and Spark would skip row groups by
-    them: so floating columns have no bounds in the footer (`without_floating`), and none here once NaN was seen.
+    For Spark, NaN is the greatest number. pyarrow leaves NaN out of the footer's bounds, so Spark would skip row groups that
+    contain NaN. Therefore floating-point columns get no bounds in the footer (`without_floating`). After a NaN, a column
+    gets no bounds here either.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -45,7 +45,7 @@ class Seen:
         self._with_nan: set[str] = set()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch into account."""
+        """Include a batch in the statistics."""
         for name in self.nulls:
             self.nulls[name] += batch.column(name).null_count
         for name in self._floating:
@@ -58,7 +58,7 @@ class Seen:
             return
         try:
             found = pc.min_max(column).as_py()
-        except ValueError:  # text that is no UTF-8
+        except ValueError:  # text that is not UTF-8
             self._no_text.add(name)
             self.bounds.pop(name, None)
             return
@@ -80,7 +80,7 @@ class Seen:
 
 
 def without_floating(schema: pa.Schema) -> list[str]:
-    """Return paths of the Parquet columns that get bounds in the footer."""
+    """Return the paths of the Parquet columns that are not floating-point: only these get bounds in the footer."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
@@ -90,7 +90,10 @@ def without_floating(schema: pa.Schema) -> list[str]:
 
 
 def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, columns: int) -> str:
-    """Return the statistics as Delta's log holds them."""
+    """Return a file's statistics as JSON text for Delta's log.
+
+    Only the first `columns` leaf columns get statistics; if `columns` is negative, all do.
+    """
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     missing: dict[str, Any] = {}
@@ -111,35 +114,36 @@ def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, colu
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON; a decimal is a number with all its digits, which no float has."""
+    """Return a value as JSON text. A decimal is written as a number with all of its digits, which a float would lose."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{as_json(value[key])}" for key in value) + "}"
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
 
 
 def bounds_of(footer: pq.FileMetaData, index: int, path: tuple[str, ...], missing: dict[str, Any]) -> tuple[Any, Any]:
-    """Return a leaf's bounds in the footer, or None; put its nulls into `missing`."""
+    """Return a leaf column's bounds from the footer, or None for both. Put the column's null count into `missing`."""
     groups = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
     if any(group is None for group in groups):
         return None, None
     if all(group.has_null_count for group in groups):
         put(missing, path, sum(group.null_count for group in groups))
     bounds = [group for group in groups if group.has_min_max]
-    # a group without bounds may hold values: only one that is null throughout decides nothing
+    # a group without bounds may contain values; it has no effect only if all of its values are null
     if not bounds or any(not group.has_min_max and group.num_values for group in groups):
         return None, None
     try:
         return min(group.min for group in bounds), max(group.max for group in bounds)
-    except (ValueError, OverflowError):  # text that is no UTF-8, dates that Python does not have
+    except (ValueError, OverflowError):  # text that is not UTF-8, dates that Python does not have
         return None, None
 
 
 def leaves(
     schema: Iterable[pa.Field], above: tuple[str, ...] = (), index: int = 0
 ) -> Iterable[tuple[tuple[str, ...], pa.DataType, int]]:
-    """Return leaf columns in order, with their position among the file's; a list or a map is one leaf, and is left out.
+    """Yield the leaf columns in order: path, type, and position in the file. A list or map is one leaf.
 
-    By their position, because a column may be called ``a.b``, as a field of ``a`` is in the footer.
+    Inside a struct, lists and maps are left out. The position identifies a leaf. Its name in the footer may not: ``a.b`` can
+    be a column, or the field ``b`` of ``a``.
     """
     for field in schema:
         nested = pa.types.is_map(field.type) or pa.types.is_list(field.type)
@@ -151,7 +155,7 @@ def leaves(
 
 
 def width(type_: pa.DataType) -> int:
-    """Return how many of a Parquet file's columns a type takes."""
+    """Return how many columns of a Parquet file a type needs."""
     if pa.types.is_struct(type_):
         return sum(width(field.type) for field in type_)
     if pa.types.is_map(type_):
@@ -160,14 +164,14 @@ def width(type_: pa.DataType) -> int:
 
 
 def put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set a value below nested mappings."""
+    """Set the value at a path in nested mappings."""
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = value
 
 
 def lower(value: Any, type_: pa.DataType) -> Any:
-    """Return a JSON value that is at most this one; None if there is none."""
+    """Return a lower bound of a value that JSON can represent; None if there is none."""
     if isinstance(value, str):
         return value[:TEXT_PREFIX]
     if isinstance(value, dt.datetime):
@@ -176,7 +180,7 @@ def lower(value: Any, type_: pa.DataType) -> Any:
 
 
 def upper(value: Any, type_: pa.DataType) -> Any:
-    """Return a JSON value that is at least this one; None if there is none."""
+    """Return an upper bound of a value that JSON can represent; None if there is none."""
     if isinstance(value, str):
         if len(value) <= TEXT_PREFIX:
             return value
@@ -189,7 +193,7 @@ def upper(value: Any, type_: pa.DataType) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """Return a number or a date as it is; None for a value that JSON or data skipping does not have."""
+    """Return a number or a date without rounding; None for a type that JSON or data skipping does not have."""
     if isinstance(value, (int, Decimal)):
         return value
     if isinstance(value, float):  # infinities as Spark writes them
@@ -200,7 +204,7 @@ def exact(value: Any) -> Any:
 
 
 def instant(value: dt.datetime, type_: pa.DataType, up: bool) -> str | None:
-    """Return an instant in ISO 8601 with milliseconds, rounded down or up."""
+    """Return an instant in ISO 8601 with milliseconds, rounded down or up; None before the year 1000."""
     rest = value.microsecond % 1000
     try:
         rounded = value - dt.timedelta(microseconds=rest) + dt.timedelta(milliseconds=1 if up and rest else 0)

@@ -1,4 +1,4 @@
-"""A Delta table's folder: one way to files and to the log for local disks and for object stores."""
+"""A Delta table's folder: access to its files and its log, on a local disk or in an object store."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["TableFolder", "plain"]
 
 ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
-"""Colours of a terminal, with which deltalake writes its errors."""
+"""The terminal colors in the errors of deltalake."""
 
 MOST_SAID: Final = 600
-"""Characters of such an error."""
+"""How many characters of such an error are shown."""
 
 REQUESTS_AT_ONCE: Final = 16
-"""HEAD and DELETE requests to an object store; each takes tens of milliseconds."""
+"""How many HEAD or DELETE requests to an object store run in parallel; each takes tens of milliseconds."""
 
 
 class TableFolder:
-    """Files below a table's folder. Paths are relative, with ``/``.
+    """The files in a table's folder. Paths are relative to the folder, with ``/``.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class TableFolder:
     """
 
     _durable: ClassVar[dict[str, int]] = {}
-    """Of each table, the newest version that this process has made durable, with those before it."""
+    """Table -> the newest version that this process has made durable, together with all earlier versions."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -55,17 +55,17 @@ class TableFolder:
         return self._options.path
 
     def exists(self) -> bool:
-        """Return whether a Delta table is there."""
+        """Return whether the folder contains a Delta table."""
         from deltalake import DeltaTable
 
         if self._options.local and not os.path.isdir(found := nearest(self.uri)):
-            raise WRITE_OPTIONS.invalid("path", self.uri, f"a folder, and {found} is a file")
+            raise WRITE_OPTIONS.invalid("path", self.uri, f"a folder, but {found} is a file")
 
         return DeltaTable.is_deltatable(self.uri, self.storage_options())
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Name the table in what its store's client raises."""
+        """Run the block; for an ``OSError`` of the store's client, raise ``TABLE_UNREACHABLE``, which names the table."""
         try:
             yield
         except OSError as problem:
@@ -82,24 +82,23 @@ class TableFolder:
             raise StoreUnreachableError("TABLE_UNREACHABLE", table=self.uri, reason="there is no table") from None
 
     def storage_options(self) -> dict[str, str] | None:
-        """Return deltalake's options for the object store."""
+        """Return deltalake's options for the object store; None if there are none."""
         return dict(self._options.storage) or None
 
     def log(self, version: int) -> Iterator[Mapping[str, Any]] | None:
-        """Read the actions of one commit; None if its file was cleaned up."""
+        """Return the actions of one commit; None if the commit's file was cleaned up."""
         try:
             data = self.read(f"_delta_log/{version:020d}.json")
         except FileNotFoundError:
             return None
         return map(json.loads, data.splitlines())
 
-    # -- durability, which an object store gives by itself ----------------------------------------------------------
+    # -- durability: an object store needs no calls -----------------------------------------------------------------
 
     def sync_log(self) -> None:
-        """Make the table's newest version durable, with all that a reader needs of earlier ones, whoever has made them.
+        """Make the table's newest version durable, with the part of the log that its readers need, no matter who wrote it.
 
-        deltalake and Spark write the log without any fsync. Readers need the newest checkpoint of the log and all commits
-        since.
+        deltalake and Spark write the log without any fsync. Readers need the log's newest checkpoint and all later commits.
         """
         if not self._options.local:
             return
@@ -117,7 +116,7 @@ class TableFolder:
         self._durable[self.uri] = newest
 
     def sync_names(self, paths: Iterable[str]) -> None:
-        """Make files durable under their names; their bytes have been synced."""
+        """Sync the folders of files, so that the files' names are durable. The contents must already be durable."""
         if self._options.local:
             for folder in sorted({os.path.dirname(self._inside(path)) for path in paths}):
                 sync_folder(folder)
@@ -131,16 +130,16 @@ class TableFolder:
         return self._files().open_output_stream(path)
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a small file, whole or not at all, over what is there."""
+        """Write a small file atomically: a reader sees the former file or the whole new file."""
         if self._options.local:
             replace_file(self._with_folders(path), data)
             return
         stream = self._files().open_output_stream(path)
         stream.write(data)
-        stream.close()  # only here: what is not closed is not there
+        stream.close()  # not after an error: an unclosed file does not appear
 
     def read(self, path: str) -> bytes:
-        """Read a file. Raises FileNotFoundError if it is not there."""
+        """Return the contents of a file. Raise `FileNotFoundError` if it does not exist."""
         if self._options.local:
             with open(self._inside(path), "rb") as file:
                 return file.read()
@@ -148,7 +147,7 @@ class TableFolder:
             return bytes(stream.read())
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Return the size of each in bytes; None if it is not there."""
+        """Return the size of each file in bytes; None if the file does not exist."""
         if self._options.local:
             return [_size(self._inside(path)) for path in paths]
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
@@ -156,7 +155,7 @@ class TableFolder:
             return [info.size if info.type == fs.FileType.File else None for info in found]
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete files; those that are not there are no error."""
+        """Delete files; ignore files that do not exist."""
         whole = [self._inside(path) for path in paths]
         if self._options.local:
             for path in whole:
@@ -172,7 +171,7 @@ class TableFolder:
             list(pool.map(delete, paths))
 
     def names(self, folder: str) -> list[str]:
-        """List the files in one folder, not below it; none if there is no folder."""
+        """Return the names of the files directly in a folder; empty if the folder does not exist."""
         if self._options.local:
             try:
                 return os.listdir(os.path.join(self.uri, folder))
@@ -182,7 +181,7 @@ class TableFolder:
         return [info.base_name for info in self._files().get_file_info(selector) if info.type == fs.FileType.File]
 
     def _inside(self, path: str) -> str:
-        """Return a file's whole path on a local disk; names come from journals and notes, which others may have written."""
+        """Return a file's path on a local disk. Refuse paths outside the table's folder, which a changed journal could name."""
         if os.path.isabs(path) or ".." in path.split("/"):
             raise StoreError("FILE_OUTSIDE", path=path, folder=self.uri)
         return os.path.join(self.uri, path)
@@ -197,7 +196,7 @@ class TableFolder:
             from deltalake.fs.fs_handler import DeltaStorageHandler
 
             class Handler(DeltaStorageHandler):
-                """deltalake's streams take nothing but bytes, and pyarrow's write a buffer as it is."""
+                """deltalake's handler, whose streams accept any buffer of pyarrow, not only bytes."""
 
                 def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
                     return pa.PythonFile(_BytesOnly(self._handler.open_output_stream(path, metadata)), mode="w")
@@ -207,7 +206,7 @@ class TableFolder:
 
 
 class _BytesOnly:
-    """A stream that hands bytes to another one."""
+    """A stream that converts data to bytes, and passes these bytes to another stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -220,7 +219,7 @@ class _BytesOnly:
 
 
 def plain(problem: BaseException) -> str:
-    """Return the text of a client's error in one line."""
+    """Return the text of a client's error on one line, without colors, and shortened."""
     return " ".join(ANSI.sub("", str(problem)).split())[:MOST_SAID]
 
 

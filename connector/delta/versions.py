@@ -1,4 +1,4 @@
-"""Which version of the table a checkpoint made, and the way back to it."""
+"""Find the version of the table that a checkpoint created, and take the table back to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_restorable", "restore_version", "version_of"]
 
 
 def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, checkpoint: int) -> int | None:
-    """Return the version that added a checkpoint's files; None if the log does not hold it any more."""
+    """Return the version that added a checkpoint's files; None if the log no longer contains it."""
     for version in range(table.version(), since, -1):
         actions = folder.log(version)
         if actions is None:
@@ -28,14 +28,14 @@ def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, che
 
 
 def check_restorable(folder: TableFolder, version: int, app: str) -> None:
-    """Check that the table can go back to a version, before a rewind is begun."""
+    """Check, before a rewind begins, that the table can go back to a version."""
     others, _ = _others(folder, folder.open(), version, app)
     if others:
         raise _refusal(folder, version, others)
 
 
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
-    """Take the table back to a version, in a commit of its own; do nothing if this rewind has done so."""
+    """Take the table back to a version with a new commit. If this rewind has already done so, do nothing."""
     from deltalake import CommitProperties
 
     table = folder.open()
@@ -50,7 +50,7 @@ def restore_version(folder: TableFolder, version: int, app: str, rewind: int) ->
 def _others(
     folder: TableFolder, table: DeltaTable, version: int, app: str, rewind: int | None = None
 ) -> tuple[list[int], bool]:
-    """Return later versions that neither `app` nor a rewind made; and whether this rewind has taken the table back already."""
+    """Return the later versions that neither `app` nor a rewind committed, and whether this rewind's commit exists."""
     others: list[int] = []
     for later in range(table.version(), version, -1):
         apps, mark = _whose(folder.log(later) or ())
@@ -66,7 +66,7 @@ def _refusal(folder: TableFolder, version: int, others: list[int]) -> StoreError
 
 
 def _whose(actions: Iterable[Mapping[str, Any]]) -> tuple[set[str], Mapping[str, Any]]:
-    """Return a commit's app transactions, and our mark in it."""
+    """Return the app ids of a commit's app transactions, and our mark in the commit."""
     apps: set[str] = set()
     mark: Mapping[str, Any] = {}
     for action in actions:

@@ -38,15 +38,15 @@ WRITE_OPTIONS = OptionTable(
             "partitionBy",
             (),
             as_columns,
-            "Columns by which a new table is partitioned. (Spark does not pass writeStream.partitionBy to a Python sink.) "
-            "An existing table keeps its own.",
+            "The partition columns of a new table. (Spark does not pass writeStream.partitionBy to a Python sink.) "
+            "An existing table keeps its own partition columns.",
         ),
-        Option("mergeSchema", False, as_bool, "true adds the query's new columns to the table."),
+        Option("mergeSchema", False, as_bool, "If true, the sink adds the query's new columns to the table."),
         Option(
             "targetFileSizeMb",
             128,
             as_positive_int,
-            "Approximate size of a data file in megabytes. A task begins a new file when the present one has reached it.",
+            "Approximate size of a data file in megabytes. A task begins a new file when the current file reaches this size.",
         ),
         Option("compression", "snappy", as_str, "Parquet's compression: snappy, zstd, gzip, lz4 or none."),
     ),
@@ -56,7 +56,7 @@ WRITE_OPTIONS = OptionTable(
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Checked options of one sink; shows no secret.
+    """The checked options of one sink. The ``repr`` shows no secret.
 
     Parameters
     ----------
@@ -65,10 +65,12 @@ class WriteOptions:
     partition_by : Sequence[str]
     merge_schema : bool
     file_bytes : int
+        The size in bytes at which a data file is closed.
     compression : str
     storage : Mapping[str, str]
-        For the object store: the options that started with ``storage.``, without it.
+        The options for the object store: those that begin with ``storage.``, without this prefix.
     commit_seconds : float
+        The option ``commitTimeoutMs``, in seconds.
     """
 
     path: str
@@ -89,9 +91,9 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options, offline."""
+    """Return the user's options, checked. The table is not read."""
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
-    if is_secret("path", parsed["path"]):  # it names the table in the journal, and for people
+    if is_secret("path", parsed["path"]):  # the journal and messages contain the path
         expectation = (
             f"a path without a password, key or signature: give them as options that begin with {STORAGE_PREFIX}"
         )
@@ -113,8 +115,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _canonical(path: str) -> str:
-    """Return an absolute local path, or the URI."""
+    """Return a local path as an absolute path, or a URI without a slash at its end."""
     local = local_path(path)
     if local is not None and re.search("%[0-9A-Fa-f]{2}", local):
-        raise WRITE_OPTIONS.invalid("path", path, "a path without % and two digits, which deltalake would decode")
+        raise WRITE_OPTIONS.invalid(
+            "path", path, "a path without % and two hexadecimal digits, which deltalake would decode"
+        )
     return path.rstrip("/") if local is None else os.path.realpath(local)

@@ -1,1 +1,1 @@
-"""Sinks for relational databases: rows are staged by tasks, and moved into the table by one database transaction."""
+"""Sinks for relational databases: tasks stage rows, and one database transaction moves a checkpoint's rows into the table."""

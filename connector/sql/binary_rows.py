@@ -1,8 +1,8 @@
-"""Arrow's rows in the binary form of PostgreSQL's COPY: Arrow's kernels and numpy, no Python object per value.
+"""Encode Arrow's rows in the binary format of PostgreSQL's COPY, with Arrow's kernels and numpy: no Python object per value.
 
-A row is the number of its fields, and of each its length (-1 for null) and its bytes, numbers in network order. To make it
-takes a tenth of the time that text takes, and the server reads it faster. A column that has no binary form here leaves the
-whole batch to text (`csv_rows`).
+A row is the number of its fields and, for each field, its length (-1 for null) and its bytes. Numbers are in network byte
+order. Encoding takes a tenth of the time that text takes, and the server reads the result faster. If one column has no
+binary form here, the whole batch is sent as text (`csv_rows`).
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER: Final = struct.pack(">h", -1)
 
 EPOCH_DAYS: Final = 10_957
-"""2000-01-01, from which PostgreSQL counts, after 1970-01-01."""
+"""Days from 1970-01-01, where Arrow's dates begin to count, to 2000-01-01, where PostgreSQL's do."""
 
 EPOCH_MICROS: Final = EPOCH_DAYS * 86_400_000_000
 
 MOST_DIGITS, MOST_SCALE = 18, 16
-"""Of decimals whose digits numpy's whole numbers can hold while they are taken apart."""
+"""The highest precision and scale of decimals that `_numeric` can split into digits with 64-bit integers."""
 
 GROUP: Final = 10_000
-"""A digit of PostgreSQL's numeric."""
+"""The base of the digits in PostgreSQL's ``numeric``: each stands for four decimal digits."""
 
 
 def as_binary(
     columns: Sequence[pa.Array], bases: Sequence[str], nonce: str, begin: int
 ) -> list[bytes | memoryview] | None:
-    """Return rows as COPY takes them; None if a column, or one of its values, has no binary form here."""
+    """Return rows as pieces of binary COPY data; None if a column, or a value in it, has no binary form here.
+
+    Each row begins with `nonce` and the row's number, counted from `begin`. `bases` are the base types of the target's columns.
+    """
     rows = len(columns[0])
     name = nonce.encode()
     head = struct.pack(">hi", 2 + len(columns), len(name)) + name
@@ -78,7 +81,7 @@ def _whole(wanted: str) -> Callable[[pa.Array], np.ndarray[Any, Any] | None]:
         if values.itemsize > np.dtype(wanted).itemsize and len(values):
             known = values[_valid_or_all(column)]
             if len(known) and not limits.min <= known.min() <= known.max() <= limits.max:
-                return None  # as text the server refuses it by its value
+                return None  # sent as text, so that the server's error names the value
         return values.astype(wanted)
 
     return make
@@ -118,13 +121,13 @@ def _since(
     values: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], epoch: int, wanted: str
 ) -> np.ndarray[Any, Any] | None:
     if (values[valid] <= np.iinfo(values.dtype).min + epoch).any():
-        return None  # below PostgreSQL's least, which is its -infinity
+        return None  # would overflow, or mean -infinity to PostgreSQL
     counted: np.ndarray[Any, Any] = (np.where(valid, values, 0) - values.dtype.type(epoch)).astype(wanted)
     return counted
 
 
 def _numeric(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Return the digits of decimals: weight, sign and scale, then groups of four digits; PostgreSQL drops leading zeros."""
+    """Return numbers as ``numeric``: digit count, weight, sign, scale, base-10,000 digits. PostgreSQL drops leading zeros."""
     kind = column.type
     if pa.types.is_signed_integer(kind):
         scale, values = 0, _values(column).astype(np.int64)
@@ -133,7 +136,7 @@ def _numeric(column: pa.Array) -> np.ndarray[Any, Any] | None:
         scale, values = kind.scale, words[::2][column.offset :]
     else:
         return None
-    amount = np.where(_valid_or_all(column), np.abs(values).view(np.uint64), 0)  # also of the least int64
+    amount = np.where(_valid_or_all(column), np.abs(values).view(np.uint64), 0)  # unsigned: the lowest int64 fits
     whole, part = np.divmod(amount, np.uint64(10**scale))
     behind = -(-scale // 4)
     part = part * np.uint64(10 ** (4 * behind - scale))
@@ -162,7 +165,7 @@ _FIXED: Final[dict[str, Callable[[pa.Array], np.ndarray[Any, Any] | None]]] = {
 
 
 def _numbers(values: np.ndarray[Any, Any], valid: np.ndarray[Any, Any] | None) -> list[pa.Array]:
-    """Return fields of one length; no bytes for a null."""
+    """Return values of one fixed width as COPY fields: each value follows its length. A null has length -1 and no bytes."""
     width, count = values.dtype.itemsize, len(values)
     if valid is None:
         whole = np.empty(count, [("length", ">i4"), ("value", values.dtype)])
@@ -198,12 +201,12 @@ def _array(places: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> pa.Array
 
 
 def _constant(data: bytes) -> pa.Scalar:
-    """As `pa.scalar`, which imports pandas."""
+    """Return a binary scalar, as `pa.scalar` does, but without importing pandas."""
     return _array(np.array([0, len(data)]), np.frombuffer(data, np.uint8))[0]
 
 
 def _values(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Return the numbers of a column; anything where it is null."""
+    """Return a column's numbers. Where the column is null, the number is arbitrary."""
     code = "f" if pa.types.is_floating(column.type) else "i"
     width = column.type.bit_width // 8
     return np.frombuffer(column.buffers()[1], f"{code}{width}", len(column), column.offset * width)
@@ -216,7 +219,7 @@ def _bits(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _valid(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Return where a column is not null; None for everywhere."""
+    """Return a mask that is true where the column is not null; None if the column has no nulls."""
     return _bits(pc.is_valid(column)) if column.null_count else None
 
 

@@ -1,4 +1,4 @@
-"""Addresses of PostgreSQL databases: libpq's URIs, and JDBC's."""
+"""Parse the addresses of PostgreSQL databases: libpq's URIs and JDBC URLs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FROM_JDBC: Final[Mapping[str, str]] = {
     "preparethreshold": "",
     "tcpkeepalive": "",
 }
-"""Parameters of PostgreSQL's JDBC driver -> libpq's; empty for those that mean nothing here."""
+"""Parameter of PostgreSQL's JDBC driver, in lower case -> parameter of libpq; empty if it has no effect here."""
 
 
 def parse_url(url: str, owner: str) -> dict[str, str]:
-    """Return the parameters of a connection. Errors quote nothing of the address: it may hold a password."""
+    """Return libpq's connection parameters for an address. Errors never quote the address, which may contain a password."""
 
     def invalid(expectation: str) -> OptionError:
         return OptionError("INVALID_OPTION", owner=owner, option="url", value="(hidden)", expectation=expectation)
@@ -42,17 +42,19 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
     if text.partition("://")[0] not in SCHEMES:
         raise invalid("postgresql://host:port/database, or jdbc:postgresql://host:port/database")
     if any("%" in each.partition("=")[0] for each in text.partition("?")[2].split("&")):
-        raise invalid("an address whose parameters' names are not escaped: a password's must be seen, to be hidden")
+        raise invalid("an address without % in the names of its parameters, so that a password can be found and hidden")
     if not is_jdbc:
         return _plain(_of_libpq(text, invalid), invalid)
     try:
         parts = urlsplit(text)
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        raise invalid("an address whose parameters are name=value with & between") from None
+        raise invalid("an address whose parameters are written as name=value and separated by &") from None
     found = {"dbname": unquote(parts.path.removeprefix("/"))}
     if parts.username is not None or parts.password is not None:
-        raise invalid("user and password as options, or as parameters of the address, as JDBC has them")
+        raise invalid(
+            "a JDBC address without user:password@: set the options user and password, or ?user=...&password=..."
+        )
     hosts = [
         each.rpartition(":") if ":" in each.rpartition("]")[2] else (each, "", "") for each in parts.netloc.split(",")
     ]
@@ -66,8 +68,8 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
         elif libpq is None:
             known = ", ".join(sorted(key for key, libpq in FROM_JDBC.items() if libpq))
             raise invalid(
-                f"an address with no other parameters of JDBC's than {known} and ssl; with others write it as "
-                "postgresql://host:port/database?..., with libpq's parameters"
+                f"a JDBC address with no parameters except {known} and ssl; if you need others, write "
+                "postgresql://host:port/database?... with libpq's parameters"
             )
         elif libpq:
             found[libpq] = value
@@ -75,14 +77,16 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
 
 
 def _plain(found: dict[str, str], invalid: Any) -> dict[str, str]:
-    """Refuse what shows that a password was not escaped: the rest of it would be taken for something that may be shown."""
+    """Return the parameters. Refuse them if they seem to contain a part of an unescaped password: messages would show it."""
     wrong = [key for key in ("host", "dbname", "user") if set(found.get(key, "")) & set("@;=#?&")]
     if (
         wrong
         or ":" in found.get("user", "")
         or not all(port.isdigit() for port in found.get("port", "5432").split(","))
     ):
-        raise invalid("an address whose user and password are escaped (@ as %40, / as %2F), or both as options")
+        raise invalid(
+            "an address whose user and password are escaped (@ as %40, / as %2F), or the options user and password"
+        )
     return found
 
 

@@ -1,6 +1,6 @@
-"""The tables that a query needs in a database beside its target: what is prepared, who writes, what is committed.
+"""The control tables of a database sink: tasks' transactions, the run that owns each prefix, and committed checkpoints.
 
-All statements are of SQL-92, with ``?`` for a parameter.
+All statements are SQL-92, with ``?`` for each parameter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from transactional import TransactionContext
 __all__ = ["AT_ONCE", "CONTROL_TABLES", "TRANSACTIONS", "ControlTables", "Cursor", "Prepared", "marks", "portions"]
 
 AT_ONCE: Final = 500
-"""Names in one statement."""
+"""The largest number of nonces in one statement."""
 
 TRANSACTIONS: Final = "barrier_transactions"
 PREFIXES: Final = "barrier_prefixes"
@@ -31,8 +31,9 @@ CONTROL_TABLES: Final[Mapping[str, str]] = {
     "PRIMARY KEY (prefix, query)",
     STORE: "one INTEGER NOT NULL PRIMARY KEY, id VARCHAR(40) NOT NULL",
 }
-"""Name -> columns. The tasks' transactions with their states; which run uses a prefix, and on which server it began; each
-query's newest committed checkpoint; an id of the whole, which copies of the database share."""
+"""Table name -> columns. In order: the tasks' transactions with their states; the run that owns each prefix, with the server
+on which the run began; each query's newest committed checkpoint; the id of the control tables, which copies of the database
+share."""
 
 
 Value = TypeVar("Value")
@@ -49,7 +50,7 @@ class Cursor(Protocol):
 
 
 class Prepared(NamedTuple):
-    """A row of a task's transaction."""
+    """The row of a task's transaction in the control table."""
 
     nonce: str
     query: str
@@ -60,37 +61,38 @@ class Prepared(NamedTuple):
 
 
 def marks(values: Sequence[Any]) -> str:
-    """Return as many signs for parameters."""
+    """Return one ``?`` per value, separated by commas."""
     return ", ".join("?" * len(values))
 
 
 def portions(values: Sequence[Value], size: int = AT_ONCE) -> Iterator[Sequence[Value]]:
-    """Return pieces that fit into a statement."""
+    """Yield slices of at most `size` values, each short enough for one statement."""
     for first in range(0, len(values), size):
         yield values[first : first + size]
 
 
 class Owner(Protocol):
-    """The sink that the tables are for: a part of `StagedSqlSink`."""
+    """The part of `StagedSqlSink` that `ControlTables` uses."""
 
     locking: ClassVar[str]
     at_once: ClassVar[int]
 
     def control_table(self, name: str) -> str:
-        """Return a table's name as it stands in a statement."""
+        """Return a control table's name as it is written in a statement."""
 
     def run(self, cursor: Cursor, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Run a statement; return its rows."""
 
 
 class ControlTables:
-    """Statements on the control tables, of one prefix. Each runs in the database transaction of its cursor.
+    """The statements on the control tables, for one prefix. Each runs in the database transaction of its cursor.
 
     Parameters
     ----------
     owner : Owner
-        Is not kept alive.
+        The sink, held by a weak reference.
     prefix : str
+        The option ``transactionalIdPrefix``.
     """
 
     def __init__(self, owner: Owner, prefix: str) -> None:
@@ -103,14 +105,17 @@ class ControlTables:
     # -- the tasks' transactions ------------------------------------------------------------------------------------
 
     def add(self, cursor: Cursor, context: TransactionContext, rows: int, staging: str) -> None:
-        """Add a prepared transaction."""
+        """Insert the row of a prepared transaction."""
         names = "nonce, prefix, query, run, batch, task, staged, staging, state"
         task = (context.queryId, context.run, context.batchId, context.partitionId)
         values = (context.nonce, self._prefix, *task, rows, staging, "prepared")
         self._owner.run(cursor, f"INSERT INTO {self._transactions} ({names}) VALUES ({marks(values)})", values)
 
     def states(self, cursor: Cursor, nonces: Sequence[str], lock: bool = False) -> dict[str, str]:
-        """Return the states of those that are there: prepared, committed or aborted. `lock`: they stay so."""
+        """Return nonce -> state (prepared, committed or aborted) for every transaction that has a row.
+
+        With `lock`, lock these rows, so that the states can't change before the database transaction ends.
+        """
         found: dict[str, str] = {}
         for some in portions(sorted(nonces), self._at_once if lock else AT_ONCE):
             where = f"WHERE nonce IN ({marks(some)}) ORDER BY nonce{self._locking if lock else ''}"
@@ -118,7 +123,7 @@ class ControlTables:
         return found
 
     def end(self, cursor: Cursor, nonces: Sequence[str], state: str) -> None:
-        """Set the state of transactions that are locked."""
+        """Set the state of transactions. The caller has locked their rows."""
         for some in portions(nonces, self._at_once):
             where = f"WHERE nonce IN ({marks(some)})"
             self._owner.run(cursor, f"UPDATE {self._transactions} SET state = ? {where}", (state, *some))
@@ -130,14 +135,14 @@ class ControlTables:
         return [Prepared(*row) for row in self._owner.run(cursor, statement, (self._prefix,))]
 
     def forget(self, cursor: Cursor, nonces: Sequence[str]) -> None:
-        """Delete transactions that are locked."""
+        """Delete the rows of transactions. The caller has locked these rows."""
         for some in portions(nonces, self._at_once):
             self._owner.run(cursor, f"DELETE FROM {self._transactions} WHERE nonce IN ({marks(some)})", some)
 
     # -- the prefix and the query -----------------------------------------------------------------------------------
 
     def claim(self, cursor: Cursor, server: str) -> str:
-        """Let a new run have the prefix; return its token."""
+        """Make a new run the owner of this prefix, in place of any earlier run. Return the new run's token."""
         token = uuid.uuid4().hex
         statement = f"INSERT INTO {self._prefixes} (token, server, prefix) VALUES (?, ?, ?)"
         if self.claimed(cursor, lock=True) is not None:
@@ -146,18 +151,24 @@ class ControlTables:
         return token
 
     def claimed(self, cursor: Cursor, lock: bool = False) -> tuple[str, str] | None:
-        """Return the token of the newest run, and the server on which it began; None if there is none. `lock`: it stays so."""
+        """Return the token of the prefix's newest run, and the server on which that run began; None if there was no run.
+
+        With `lock`, lock the prefix's row, so that no run can claim the prefix before the database transaction ends.
+        """
         where = f"WHERE prefix = ?{self._locking if lock else ''}"
         found = self._owner.run(cursor, f"SELECT token, server FROM {self._prefixes} {where}", (self._prefix,))
         return (str(found[0][0]), str(found[0][1])) if found else None
 
     def newest(self, cursor: Cursor, query: str) -> int:
-        """Return the newest checkpoint of a query that is committed, under whatever prefix; 0 if none is."""
+        """Return the newest committed checkpoint of a query, under any prefix; 0 if it has none."""
         found = self._owner.run(cursor, f"SELECT MAX(checkpoint) FROM {self._queries} WHERE query = ?", (query,))
         return int(found[0][0] or 0)
 
     def record(self, cursor: Cursor, query: str, checkpoint: int) -> None:
-        """Note that a checkpoint is committed. The row of the prefix is locked, so no other commit under it is under way."""
+        """Record that a checkpoint is committed.
+
+        The caller has locked the prefix's row, so no other commit runs under the prefix.
+        """
         whose = (self._prefix, query)
         own = self._owner.run(cursor, f"SELECT checkpoint FROM {self._queries} WHERE prefix = ? AND query = ?", whose)
         statement = f"INSERT INTO {self._queries} (checkpoint, prefix, query) VALUES (?, ?, ?)"
@@ -165,13 +176,13 @@ class ControlTables:
             statement = f"UPDATE {self._queries} SET checkpoint = ? WHERE prefix = ? AND query = ?"
         self._owner.run(cursor, statement, (max(self.newest(cursor, query), checkpoint), *whose))
 
-    # -- the whole --------------------------------------------------------------------------------------------------
+    # -- the id of the control tables -------------------------------------------------------------------------------
 
     def store(self, cursor: Cursor) -> str | None:
-        """Return the id of these tables; None if they have none yet."""
+        """Return the id of the control tables; None if they have no id yet."""
         found = self._owner.run(cursor, f"SELECT id FROM {self._store}", ())
         return str(found[0][0]) if found else None
 
     def name_store(self, cursor: Cursor) -> None:
-        """Give them an id; the database refuses a second one."""
+        """Give the control tables an id. If they already have one, the database refuses the INSERT."""
         self._owner.run(cursor, f"INSERT INTO {self._store} (one, id) VALUES (1, ?)", (uuid.uuid4().hex,))

@@ -1,7 +1,7 @@
-"""Arrow's rows as CSV text, which databases read faster than parameters: no Python object per value.
+"""Encode Arrow's rows as CSV text, without a Python object per value. Databases read CSV faster than statement parameters.
 
-A null is nothing between two commas; text and bytes stand in quotation marks, also if they are empty. Nothing here infers a
-type from a Python object, because pyarrow imports pandas for that.
+A null is an empty field without quotation marks. Text and bytes are in quotation marks, even if they are empty. Nothing here
+infers a type from a Python object, because pyarrow imports pandas for that.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from transactional import RowRefusedError
 __all__ = ["as_csv", "as_text", "constant", "hexadecimal", "is_utf8", "joined", "numbers", "only_where", "repeated"]
 
 ROWS: Final = 10_000
-"""That are written at once: pyarrow keeps their text in memory."""
+"""The number of rows that pyarrow encodes at a time: it keeps their text in memory."""
 
 FIRST_DAY: Final = -719_162
 END_DAY: Final = 2_932_897
-"""0001-01-01 and 10000-01-01, in days after 1970-01-01."""
+"""0001-01-01 and 10000-01-01, as days since 1970-01-01."""
 
 PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def as_csv(batch: pa.RecordBatch, *first: pa.Array) -> memoryview:
-    """Return rows as CSV, without a header."""
+    """Return a batch's rows as CSV without a header. The columns `first` come before the batch's columns."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         _must_have_text(column, name)
     columns = [*first, *(as_text(column) for column in batch.columns)]
@@ -42,17 +42,17 @@ def as_csv(batch: pa.RecordBatch, *first: pa.Array) -> memoryview:
 
 
 def numbers(begin: int, count: int) -> pa.Array:
-    """Return a column that counts up."""
+    """Return a column of `count` integers that counts up from `begin`."""
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.arange(begin, begin + count))])
 
 
 def repeated(text: str, count: int) -> pa.Array:
-    """Return a column of one text."""
+    """Return a column that repeats a text `count` times."""
     return pa.repeat(constant(text), count)
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Return a column that CSV can hold: bytes as PostgreSQL's hexadecimal text, arrays as its array literals."""
+    """Return a column in a form that CSV has: bytes as PostgreSQL's hexadecimal text, arrays as its array literals."""
     kind = column.type
     if is_bytes(kind):
         return joined(constant("\\x"), hexadecimal(column))
@@ -62,7 +62,7 @@ def as_text(column: pa.Array) -> pa.Array:
 
 
 def hexadecimal(column: pa.Array) -> pa.Array:
-    r"""Return hexadecimal texts: ``b"\x01\xff"`` -> ``01ff``."""
+    r"""Return bytes as hexadecimal text: ``b"\x01\xff"`` -> ``01ff``."""
     plain = column.cast(pa.large_binary())
     _, offsets, data = plain.buffers()
     count = len(plain)
@@ -74,13 +74,13 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def _must_have_text(column: pa.Array, name: str) -> None:
-    """Refuse times whose year the text form does not have, which would be another year, and texts that no database has."""
+    """Refuse years that the text would change (before 1 or after 9999), and text that is not UTF-8 or contains NUL."""
     kind = column.type
     while is_array(kind):
         column = column.flatten()
         kind = column.type
     if is_text(kind) and (not is_utf8(column) or pc.any(pc.match_substring(column, "\0")).as_py()):
-        reason = f"the column {name} has a text that is no UTF-8, or has a NUL"
+        reason = f"the column {name} contains text that is not UTF-8, or a NUL character"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return
@@ -89,12 +89,14 @@ def _must_have_text(column: pa.Array, name: str) -> None:
     found = pc.min_max(values)
     least, most = found["min"].as_py(), found["max"].as_py()
     if least is not None and not FIRST_DAY * ticks <= least <= most < END_DAY * ticks:
-        reason = f"the column {name} has a year before 1 or after 9999, which rows with such columns can't have"
+        reason = (
+            f"the column {name} contains a year before 1 or after 9999, which rows that are copied as text can't have"
+        )
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
 
 
 def is_utf8(column: pa.Array) -> bool:
-    """Return whether all texts are UTF-8: Spark's may be other bytes."""
+    """Return whether a column's text is valid UTF-8. Spark's strings can contain any bytes."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -103,8 +105,8 @@ def is_utf8(column: pa.Array) -> bool:
 
 
 def _literals(column: pa.Array) -> pa.Array:
-    """Return array literals: ``["a", None]`` -> ``{"a",NULL}``."""
-    values = column.flatten()  # without what lies behind nulls
+    """Return arrays as PostgreSQL's array literals: ``["a", None]`` -> ``{"a",NULL}``."""
+    values = column.flatten()  # without the values of null arrays
     kind = values.type
     if is_array(kind):
         text = _literals(values)
@@ -123,17 +125,17 @@ def _literals(column: pa.Array) -> pa.Array:
 
 
 def constant(text: str) -> pa.Scalar:
-    """Return a text, without importing pandas."""
+    """Return a text as an Arrow scalar, without importing pandas."""
     data = text.encode()
     offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
     return pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(data))[0]
 
 
 def joined(*texts: pa.Array | pa.Scalar) -> pa.Array:
-    """Return texts one after the other, row by row; null if one is."""
+    """Return the concatenated texts of each row; null if one of the row's texts is null."""
     return pc.binary_join_element_wise(*texts, constant(""))
 
 
 def only_where(column: pa.Array, text: pa.Array) -> pa.Array:
-    """Return texts, null if the column is."""
+    """Return `text`, with null in every row where `column` is null."""
     return pc.if_else(column.is_valid(), text, pa.nulls(1, pa.large_string())[0]) if column.null_count else text

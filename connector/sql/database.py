@@ -1,4 +1,4 @@
-"""A database as a sink uses it: one connection, database transactions, errors as ours, and another try when it is away."""
+"""`Database`: a sink's connection to its database, with transactions, retries, and translation of errors."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Connection", "Database", "Owner", "plain", "sqlstate", "standard_err
 RETRY_SECONDS: Final = 0.2
 
 SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04", "HYT00"})
-"""A statement that was stopped, a lock that another session holds, and transactions that took too long."""
+"""SQLSTATEs of timeouts: a canceled statement, a lock that another session holds, a transaction that took too long."""
 
 AWAY: Final = ("08", "25006", "28", "3D", "40", "53300", "57", "HYT01")
-"""SQLSTATEs, or their classes, that another try may not meet: connections, a server that is a stand-by now, a wrong password,
-rollbacks and deadlocks, too many connections, a server that stops. A full disk (53100) and too little memory do not pass by
-themselves."""
+"""SQLSTATEs, or their first characters, of errors that may pass, so that a retry can succeed. In order: connections, a server
+that is now a standby, a wrong password, a missing database, rollbacks and deadlocks, too many connections, a server that shuts
+down, a connection timeout. Not here: a full disk (53100) and too little memory, which do not pass by themselves."""
 
 ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
-"""Classes of SQLSTATE that a row is to blame for: also one that is too large for an index, and what a trigger raises."""
+"""SQLSTATE classes of errors that a row causes. 54 includes rows that are too large for an index; P0 is raised by triggers."""
 
 STATE: Final = re.compile("[0-9A-Z]{5}")
 
 SQLITE: Final = {5: "40", 6: "40", 10: "08", 13: "53", 14: "08", 15: "08", 18: "54", 19: "23", 20: "22"}
-"""Result codes of SQLite -> classes: busy, locked, I/O, full, can't open, protocol; too big, a constraint, a mismatch."""
+"""SQLite's result code -> SQLSTATE class: busy, locked, I/O, full, can't open, protocol; too big, constraint, mismatch."""
 
 Result = TypeVar("Result")
 
@@ -43,17 +43,17 @@ class Connection(Protocol):
         """Return a cursor."""
 
     def commit(self) -> None:
-        """Commit what was done since the last commit."""
+        """Commit all changes since the last commit."""
 
     def rollback(self) -> None:
-        """Give up what was done since the last commit."""
+        """Undo all changes since the last commit."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
 
 
 class Owner(Protocol):
-    """The sink that a database is for: a part of `StagedSqlSink`."""
+    """The part of `StagedSqlSink` that `Database` uses."""
 
     def connect(self) -> Connection:
         """Connect to the database."""
@@ -62,18 +62,19 @@ class Owner(Protocol):
         """Begin a database transaction."""
 
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
-        """Return the database's error as ours."""
+        """Return the framework's error for a database error; None if `problem` is not a database error."""
 
 
 class Database:
-    """A sink's database. It is connected when it is first needed, and again after an error.
+    """A sink's connection to its database. It is opened when it is first needed, and again after an error.
 
     Parameters
     ----------
     owner : Owner
-        Is not kept alive: a sink that is dropped without `close` drops its connection with it, not at the next collection.
+        The sink, held by a weak reference. So if a sink is dropped without `close`, the connection is dropped immediately,
+        not at the next garbage collection.
     seconds : float
-        How long a transaction of the driver's may take.
+        How many seconds a transaction of the driver may take.
     """
 
     def __init__(self, owner: Owner, seconds: float) -> None:
@@ -83,7 +84,7 @@ class Database:
         self._clock = SystemClock()
 
     def connection(self) -> Any:
-        """Return the connection."""
+        """Return the connection; connect first if necessary."""
         if self._connection is None:
             self._connection = self._owner.connect()
         return self._connection
@@ -96,7 +97,7 @@ class Database:
 
     @contextmanager
     def transaction(self, seconds: float | None = None) -> Iterator[Any]:
-        """Run one database transaction of the driver's; whatever is raised inside rolls it back."""
+        """Run the block in one database transaction of the driver. Any exception in the block rolls the transaction back."""
         with self.reaching():
             try:
                 yield self.begin(self._seconds if seconds is None else seconds)
@@ -107,7 +108,7 @@ class Database:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Raise the database's errors as ours."""
+        """Run the block; raise the framework's errors in place of the database's."""
         try:
             yield
         except TwoPhaseCommitError:
@@ -119,14 +120,14 @@ class Database:
             raise translated from problem
 
     def retried(self, attempt: Callable[[float], Result], what: str) -> Result:
-        """Try again while the database can't be reached, until the driver's time is over.
+        """Call `attempt` until it succeeds. If the database can't be reached, repeat the call until the driver's time is over.
 
         Parameters
         ----------
         attempt : Callable[[float], Result]
-            Is given the seconds that are left.
+            Gets the number of seconds that are left.
         what : str
-            For the error's note.
+            A name of the operation, for the note of the error.
         """
         deadline = Deadline(self._seconds, self._clock)
         attempts = tenacity.Retrying(
@@ -139,10 +140,10 @@ class Database:
         try:
             return attempts(lambda: attempt(max(deadline.left(), 1.0)))
         except StoreUnreachableError as problem:
-            raise problem.with_note(f"It was {what}: a new run continues with it.") from problem
+            raise problem.with_note(f"The error interrupted {what}, which a new run will finish.") from problem
 
     def close(self) -> None:
-        """Close the connection, after a rollback."""
+        """Roll back, then close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):
@@ -152,25 +153,26 @@ class Database:
 
 
 def plain(problem: Exception) -> str:
-    """Return an error's text in one line, without secrets that it names."""
+    """Return an error's text on one line, without the secrets in it."""
     return " ".join(without_named_secrets(str(problem)).split())
 
 
 def standard_error(
     problem: Exception, state: str, owner: str, table: str, seconds: float
 ) -> TwoPhaseCommitError | None:
-    """Return a database's error as ours, by its SQLSTATE. None if it is no database's.
+    """Return the framework's error for a database error, chosen by SQLSTATE; None if `problem` is not a database error.
 
-    An outage passes: the statement is tried again, and the query is started again. Nothing else does, so it stops the query.
-    Drivers call both an ``OperationalError``. This name counts only if there is no SQLSTATE: then the driver found it.
+    An outage passes, so the statement is retried, and then the query is restarted. Any other error stops the query. Database
+    clients raise ``OperationalError`` for both. This name counts only if there is no SQLSTATE: then the client found the error.
 
     Parameters
     ----------
     problem : Exception
+        The error that the database client raised.
     state : str
-        As `sqlstate` returns it.
+        The error's SQLSTATE, or an empty text, as `sqlstate` returns it.
     owner, table : str
-        For the message.
+        The names of the sink and of the target, for the message.
     seconds : float
         The option ``commitTimeoutMs``, in seconds.
     """
@@ -188,7 +190,7 @@ def standard_error(
 
 
 def sqlstate(problem: Exception) -> str:
-    """Return an error's SQLSTATE where its driver keeps it (psycopg and PyMySQL, psycopg2, ODBC); empty if it has none."""
+    """Return an error's SQLSTATE, wherever the client stores it (psycopg and PyMySQL, psycopg2, ODBC); empty if it has none."""
     first = problem.args[0] if problem.args else None
     for found in (getattr(problem, "sqlstate", None), getattr(problem, "pgcode", None), first):
         if isinstance(found, str) and STATE.fullmatch(found):
@@ -197,7 +199,7 @@ def sqlstate(problem: Exception) -> str:
 
 
 def _likely(problem: Exception, names: set[str]) -> str:
-    """Return the class of SQLSTATE that an error without one would have."""
+    """Return an SQLSTATE class for an error without an SQLSTATE, from SQLite's result code or the error's class name."""
     code = getattr(problem, "sqlite_errorcode", None)
     if code is not None:
         return SQLITE.get(code & 0xFF, "HY")

@@ -1,4 +1,4 @@
-"""`Dialect`: how a database names things and describes its tables, and which types it has."""
+"""`Dialect`: how a database quotes names, describes its tables and maps types."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["OWN_COLUMNS", "AnyColumn", "Column", "Dialect", "Index", "Kind", "Ta
 __all__ += ["is_array", "is_bytes", "is_moment", "is_text"]
 
 OWN_COLUMNS = ("barrier_nonce", "barrier_row")
-"""The first columns of a staging table: whose row it is, and which of its rows."""
+"""The first columns of a staging table: the nonce of the row's transaction, and the row's number in the transaction."""
 
 
 class Kind(NamedTuple):
-    """A line of a database's table of types.
+    """A row of a database's type table: how the database stores the Arrow types for which `has` returns true.
 
-    Such rows get a column of the type `new` in a new table, or none if it is empty. Columns whose type is in `into` hold each
-    of their values as it is, or refuse it.
+    In a new table, the column gets the type `new`; if `new` is empty, no column can be created. In an existing table, the
+    column's base type must be in `into`. Such a column stores each value unchanged, or refuses it.
     """
 
     has: Callable[[pa.DataType], bool]
@@ -29,22 +29,22 @@ class Kind(NamedTuple):
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether it is a text."""
+    """Return whether the Arrow type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return whether it is bytes."""
+    """Return whether the Arrow type is binary."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def is_array(kind: pa.DataType) -> bool:
-    """Return whether it is an array."""
+    """Return whether the Arrow type is ``list`` or ``large_list``."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def is_moment(kind: pa.DataType) -> bool:
-    """Return whether it is a time with a zone."""
+    """Return whether the Arrow type is a timestamp with a time zone."""
     return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
@@ -56,14 +56,14 @@ class Column:
     ----------
     name : str
     type : str
-        As a statement names it, with its modifiers: ``decimal(10,2)``.
+        The type as a statement names it, with its modifiers: ``decimal(10,2)``.
     base : str
-        ``decimal``.
+        The type without its modifiers: ``decimal``.
     not_null : bool
     computed : bool
-        Whether only the database gives it values.
+        Whether only the database can set the column's values.
     filled : bool
-        Whether the database gives it a value where a row has none.
+        Whether the database sets a value if a row has none (a default, a sequence).
     """
 
     name: str
@@ -75,7 +75,7 @@ class Column:
 
     @property
     def whole(self) -> str:
-        """Its type, and all else that may not change between prepare and commit."""
+        """The column's type, with everything else that must not change between prepare and commit."""
         return self.type
 
 
@@ -91,7 +91,7 @@ class Index:
     name : str
     columns : frozenset[str]
     whole : bool
-        Whether it is of columns as they are: of no expression, and of no column's first characters only.
+        Whether the index is on whole columns: not on an expression, and not only on a column's first characters.
     """
 
     name: str
@@ -101,21 +101,21 @@ class Index:
 
 @dataclass(frozen=True)
 class Target(Generic[AnyColumn]):
-    """A table.
+    """A table, as the database describes it.
 
     Parameters
     ----------
     name : str
-        Qualified and quoted.
+        The table's name, qualified and quoted.
     plain : str
-        Its last part.
+        The last part of the name, without the schema.
     mark : object
-        What distinguishes it from others, in the name of a staging table.
+        A value that no other table has. The name of the staging table depends on it.
     columns : Sequence[AnyColumn]
     keys : Sequence[Index]
-        Unique ones: all, or those that an upsert can use.
+        The unique indexes: all of them (MySQL), or only those that an upsert can use (PostgreSQL).
     checks : Sequence[tuple[str, frozenset[str]]]
-        Check constraints, and the columns in them.
+        The check constraints, each with the names of the columns in it.
     """
 
     name: str
@@ -126,78 +126,78 @@ class Target(Generic[AnyColumn]):
     checks: Sequence[tuple[str, frozenset[str]]]
 
     def column(self, name: str) -> AnyColumn | None:
-        """Return the column of this name; in another case only if no other has that."""
+        """Return the column with this name. Without an exact match, ignore case. None if no column matches, or several."""
         exact = [column for column in self.columns if column.name == name]
         near = exact or [column for column in self.columns if column.name.lower() == name.lower()]
         return near[0] if len(near) == 1 else None
 
     def checks_on(self, columns: Sequence[AnyColumn]) -> list[str]:
-        """Return the check constraints that name only these columns."""
+        """Return the check constraints that use only these columns."""
         names = {column.name for column in columns}
         return [text for text, used in self.checks if used and used <= names]
 
 
 class Dialect(ABC, Generic[AnyColumn]):
-    """The language of a server."""
+    """The SQL dialect of a database: how it quotes names, describes tables and maps types."""
 
     name: ClassVar[str]
-    """The format's."""
+    """The name of the sink's format: ``2pc-mysql``."""
 
     database: ClassVar[str]
-    """As people call it."""
+    """The database's name in messages: ``MySQL``."""
 
     quote: ClassVar[str] = '"'
     kinds: ClassVar[Sequence[Kind]]
     schema_kind: ClassVar[str] = "SCHEMA"
-    """What ``CREATE`` calls the option ``stagingSchema``."""
+    """The keyword after ``CREATE`` that creates `stagingSchema`: ``SCHEMA`` or ``DATABASE``."""
 
     table_options: str = ""
-    """The end of a statement that creates a table."""
+    """The text at the end of every ``CREATE TABLE`` statement."""
 
     @classmethod
     def quoted(cls, name: str) -> str:
-        """Return an identifier as it stands in a statement."""
+        """Return an identifier in the dialect's quotation marks, for a statement."""
         return cls.quote + name.replace(cls.quote, 2 * cls.quote) + cls.quote
 
     @abstractmethod
     def has_schema(self, cursor: Any, schema: str) -> bool:
-        """Return whether a schema is there."""
+        """Return whether a schema exists."""
 
     @abstractmethod
     def is_there(self, cursor: Any, table: str) -> bool:
-        """Return whether a table is there that stands so in a statement."""
+        """Return whether a table exists. `table` is its name as it is written in a statement."""
 
     @abstractmethod
     def describe(self, cursor: Any, table: str) -> Target[AnyColumn] | None:
-        """Return a table that stands so in a statement; None if it is not there."""
+        """Return a table's description; None if it does not exist. `table` is its name as it is written in a statement."""
 
     @abstractmethod
     def why_not(self, kind: pa.DataType, column: AnyColumn) -> str:
-        """Return why values of a type can't go into a column as they are; empty if they can.
+        """Return why a column can't store values of an Arrow type unchanged; empty if it can.
 
-        What the database would refuse by value (a number that is too large, text that is no date) is not refused here. What
-        it would change without a word is.
+        A type is accepted here if the database itself would refuse a wrong value (a number that is too large, text that is
+        not a date). A type is refused if the database would silently change a value.
         """
 
     @abstractmethod
     def why_no_key(self, target: Target[AnyColumn], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return why columns do not make a key of upserts; empty if they do."""
+        """Return why the columns `names` can't be the key of an upsert of the columns `written`; empty if they can."""
 
     def type_for(self, kind: pa.DataType, key: bool = False) -> str:
-        """Return the type of a column of a new table, which may be one of its key; empty if there is none."""
+        """Return the column type for an Arrow type in a new table; empty if there is none. `key`: the column is in the key."""
         found = self.kind(kind)
         return found.new if found is not None else ""
 
     def kind(self, kind: pa.DataType) -> Kind | None:
-        """Return the line of the table of types; None if it has none."""
+        """Return the row of the type table for an Arrow type; None if there is none."""
         return next((each for each in self.kinds if each.has(kind)), None)
 
     @abstractmethod
     def definition(self, column: AnyColumn) -> str:
-        """Return a column's definition in a staging table, which refuses what the target would refuse, or change."""
+        """Return a column's definition in a staging table, which must refuse what the target would refuse or change."""
 
     def form(self, column: AnyColumn) -> object:
-        """Return what distinguishes a column's definition: another one is in another staging table."""
+        """Return a value that changes whenever the column's definition does: then the rows need another staging table."""
         return self.definition(column)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""How a query's columns fit those of a table, whatever the database is."""
+"""Match a query's columns with a table's columns: the part that is the same for all databases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _mismatch(dialect: Dialect[Any], reason: str, **parameters: Any) -> OptionEr
 def fit(
     dialect: Dialect[AnyColumn], schema: pa.Schema, target: Target[AnyColumn], key: Sequence[str]
 ) -> list[AnyColumn]:
-    """Return the columns of the table that the query's columns go into, in their order."""
+    """Return the table's column for each of the query's columns, in the query's order. Raise if a column does not fit."""
     if not len(schema):
         raise _mismatch(dialect, "the query has no columns")
     found: list[AnyColumn] = []
@@ -32,10 +32,10 @@ def fit(
         if column is None:
             raise _mismatch(dialect, f"{target.name} has no column {field.name}", column=field.name)
         if column.computed:
-            reason = f"the database computes the column {column.name} of {target.name}"
+            reason = f"the database computes the column {column.name} of {target.name}, so rows can't set it"
             raise _mismatch(dialect, reason, column=field.name)
         if column in found:
-            raise _mismatch(dialect, f"two columns go into {column.name}", column=field.name)
+            raise _mismatch(dialect, f"two columns of the query match the column {column.name}", column=field.name)
         reason = dialect.why_not(field.type, column)
         if reason:
             reason = f"the column {field.name} is {_shown(dialect, field.type)}, and {reason}"
@@ -43,7 +43,7 @@ def fit(
         found.append(column)
     for column in target.columns:
         if column not in found and column.not_null and not (column.filled or column.computed):
-            raise _mismatch(dialect, f"{column.name} of {target.name} is NOT NULL, and the query has no such column")
+            raise _mismatch(dialect, f"{column.name} of {target.name} is NOT NULL, but the query has no such column")
     if key:
         _check_key(dialect, found, target, key)
     return found
@@ -52,15 +52,15 @@ def fit(
 def _check_key(
     dialect: Dialect[AnyColumn], written: Sequence[AnyColumn], target: Target[AnyColumn], key: Sequence[str]
 ) -> None:
-    """Check the columns of `upsertKey`: all are written, a unique index is of them, and none may be null."""
+    """Check the columns of `upsertKey`: the query has all of them, they have a unique index, and all are NOT NULL."""
     columns = [column for name in key if (column := target.column(name)) is not None]
     names = [column.name for column in columns if column in written]
     nullable = ", ".join(column.name for column in columns if not column.not_null)
     if len(names) < len(key):
-        reason = f"upsertKey names {', '.join(key)}, and the query does not have all of them"
+        reason = f"upsertKey names {', '.join(key)}, but the query does not have all of these columns"
     else:
         reason = dialect.why_no_key(target, [column.name for column in written], names) or (
-            f"{nullable} of {target.name} is in upsertKey, and not NOT NULL" if nullable else ""
+            f"{nullable} of {target.name} is in upsertKey, but allows null" if nullable else ""
         )
     if reason:
         raise _mismatch(dialect, reason, option="upsertKey")
@@ -72,15 +72,15 @@ def create_statement(dialect: Dialect[Any], schema: pa.Schema, table: str, key: 
     keys = [by_lower.get(name.lower()) for name in key]
     missing = [name for name, found in zip(key, keys, strict=True) if found is None]
     if missing:
-        reason = f"upsertKey names {', '.join(missing)}, which the query does not have"
+        reason = f"upsertKey names {', '.join(missing)}, but the query does not have this column"
         raise _mismatch(dialect, reason, option="upsertKey")
     columns = []
     for field in schema:
         name = dialect.type_for(field.type, field.name in keys)
         if not name:
             reason = (
-                f"the column {field.name} is {_shown(dialect, field.type)}, which {dialect.database} does not have: "
-                "convert it, with to_json for example"
+                f"the column {field.name} is {_shown(dialect, field.type)}, a type that {dialect.database} does not have: "
+                "convert it, for example with to_json"
             )
             raise _mismatch(dialect, reason, column=field.name)
         columns.append(f"{dialect.quoted(field.name)} {name}")
@@ -90,7 +90,7 @@ def create_statement(dialect: Dialect[Any], schema: pa.Schema, table: str, key: 
 
 
 def _shown(dialect: Dialect[Any], kind: pa.DataType) -> str:
-    """Return a type as people call it."""
+    """Return the name of an Arrow type for a message."""
     if pa.types.is_struct(kind):
         return "a struct"
     if pa.types.is_map(kind):
@@ -101,7 +101,7 @@ def _shown(dialect: Dialect[Any], kind: pa.DataType) -> str:
 
 
 def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose times of day count microseconds, as databases do. Spark's come in nanoseconds."""
+    """Return a batch with times of day in microseconds, as databases store them. Spark passes nanoseconds."""
     micros, nanos = pa.time64("us"), pa.time64("ns")
     other = {nanos: micros, pa.list_(nanos): pa.list_(micros), pa.large_list(nanos): pa.large_list(micros)}
     columns = list(batch.columns)
@@ -110,24 +110,26 @@ def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             columns[at] = columns[at] if kind is None else columns[at].cast(kind)
         except pa.ArrowInvalid:
-            reason = f"the column {name} has a time with a part of a microsecond, which the database would round"
+            reason = (
+                f"the column {name} contains a time with a fraction of a microsecond, which the database would round"
+            )
             raise RowRefusedError("ROW_REFUSED", owner=owner, reason=reason) from None
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def staging_name(table: str, *about: object) -> str:
-    """Return the name of a staging table: other columns, or another prefix, have another."""
+    """Return the name of a staging table. It is different for each prefix, target and set of columns, which are in `about`."""
     mark = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
     plain = re.sub(r"[^A-Za-z0-9_]", "", table)[:40]
     return f"staged_{plain}_{mark}"
 
 
 def unique_warnings(target: Target[Any], indexes: Iterable[Index]) -> Iterator[Finding]:
-    """Warn of unique indexes that no upsert makes room in."""
+    """Yield a warning for each unique index in which a repeated value would stop a commit."""
     for index in indexes:
         text = ", ".join(sorted(index.columns))
         yield warning(
             "database",
-            f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
-            f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
+            f"{target.name} has a unique index on {text}: if a row's value already exists, the commit fails.",
+            f"Set upsertKey to {text}, or drop the index, unless the rows can never repeat a value.",
         )

@@ -1,4 +1,4 @@
-"""What may hurt a query that writes to MySQL or MariaDB later, and is right at its start."""
+"""Find problems of a MySQL or MariaDB server that could stop a query later, although it can start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["examine_database"]
 def examine_database(
     cursor: Any, described: str, target: Target[Column] | None, key: Sequence[str], dialect: Mysql, galera: bool
 ) -> Iterator[Finding]:
-    """Look at a server and a table."""
+    """Yield findings about a server and a table."""
 
     def ask(statement: str) -> Any:
         cursor.execute(statement)
@@ -25,26 +25,26 @@ def examine_database(
 
     yield good("database", f"{described}: {ask('SELECT @@version')}")
     for name, loses in (
-        ("innodb_flush_log_at_trx_commit", "the server loses rows that it has called committed"),
+        ("innodb_flush_log_at_trx_commit", "the server can lose rows that it has confirmed as committed"),
         ("sync_binlog", "replicas may have rows that the server has lost, or lack rows that it has"),
     ):
         if (name == "sync_binlog" and not ask("SELECT @@log_bin")) or ask(f"SELECT @@{name}") == 1:
             continue
-        yield problem("database", f"{name} is not 1: when the machine fails, {loses}.", f"Set {name} = 1 in my.cnf.")
+        yield problem("database", f"{name} is not 1: if the machine fails, {loses}.", f"Set {name} = 1 in my.cnf.")
     if ask("SELECT @@log_bin") and ask("SELECT @@binlog_format") == "STATEMENT":
         yield problem(
             "database",
-            "binlog_format is STATEMENT: the server refuses transactions that read what is committed.",
+            "binlog_format is STATEMENT: the server refuses writes in READ COMMITTED transactions, which the sink uses.",
             "Set binlog_format = ROW (or MIXED) in my.cnf.",
         )
     if galera:
         yield warning(
             "database",
-            "It is a Galera cluster, with which this sink is not tested.",
-            "Let the address lead to one of its servers at a time.",
+            "The server is part of a Galera cluster. This sink is not tested with Galera.",
+            "Make sure that the address leads to only one of the cluster's servers at a time.",
         )
     yield unknown(
-        "rights", "Whether this user may create and write is not checked here.", "The query's start checks it."
+        "rights", "Not checked here: whether this user may create and write tables.", "The query's start checks it."
     )
     if target is not None:
         yield from _triggers(cursor, target, dialect)
@@ -58,12 +58,12 @@ def _triggers(cursor: Any, target: Target[Column], dialect: Mysql) -> Iterator[F
     if has:
         yield warning(
             "database",
-            f"{target.name} has a trigger, so its rows are not tried before a checkpoint is decided.",
-            "If the trigger, a constraint or a unique index may refuse a row, filter such rows before they are written.",
+            f"{target.name} has a trigger, so tasks can't try out rows before a checkpoint is decided.",
+            "If the trigger, a constraint or a unique index may refuse a row, filter out such rows in the query.",
         )
     elif has is None:
         yield warning(
             "rights",
-            f"This user can't see the triggers of {target.name}, so its rows are not tried before a checkpoint is decided.",
+            f"This user can't see triggers of {target.name}, so tasks can't try out rows before a checkpoint is decided.",
             f"GRANT TRIGGER ON {target.name} to this user.",
         )

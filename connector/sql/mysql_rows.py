@@ -1,7 +1,7 @@
-"""Arrow's rows as the values of an INSERT statement, for MySQL and MariaDB: no Python object per value.
+"""Encode Arrow's rows as the values of an INSERT statement for MySQL and MariaDB, without a Python object per value.
 
-Text stands in quotation marks, with each of its own, and each backslash, doubled: the session's sql_mode does not have
-NO_BACKSLASH_ESCAPES.
+Text is in single quotation marks. Each quotation mark and each backslash in the text is doubled. That is correct because the
+session's sql_mode does not contain NO_BACKSLASH_ESCAPES.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["ValueRows", "as_values"]
 
 
 class ValueRows:
-    """Rows as ``(...),(...)``, one after the other.
+    """Rows as the text of an INSERT statement: ``(...),(...)``.
 
     Parameters
     ----------
     text : pyarrow.LargeStringArray
-        Each with a comma before it.
+        The text of each row, which begins with a comma.
     """
 
     def __init__(self, text: pa.LargeStringArray) -> None:
@@ -35,11 +35,11 @@ class ValueRows:
         self._data = memoryview(data) if data is not None else memoryview(b"")
 
     def largest(self) -> int:
-        """Return the bytes of the largest row."""
+        """Return the size of the largest row in bytes."""
         return int(np.diff(self._places).max(initial=0))
 
     def portions(self, limit: int) -> Iterator[bytes]:
-        """Return the rows in pieces of about `limit` bytes, at least one row each."""
+        """Yield the rows in pieces of at most `limit` bytes. A row that is larger is a piece by itself."""
         places, first = self._places, 0
         while first < len(places) - 1:
             fitting = int(np.searchsorted(places, places[first] + limit, "right")) - 1
@@ -49,7 +49,7 @@ class ValueRows:
 
 
 def as_values(columns: Sequence[pa.Array], names: Sequence[str], nonce: str, begin: int) -> ValueRows:
-    """Return rows that begin with their transaction's nonce and their number."""
+    """Return the rows. Each begins with `nonce` and the row's number, counted from `begin`."""
     if not nonce.isalnum():
         raise ValueError(nonce)
     pieces: list[pa.Array | pa.Scalar] = [numbers(begin, len(columns[0])).cast(pa.large_string())]
@@ -66,13 +66,13 @@ def _literals(column: pa.Array, name: str) -> pa.Array:
         text = joined(constant("x'"), hexadecimal(column), constant("'"))
     else:
         if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column), min_count=0).as_py():
-            reason = f"the column {name} has NaN or an infinite number, which the database does not have"
+            reason = f"the column {name} contains NaN or an infinite number, which the database can't store"
             raise RowRefusedError("ROW_REFUSED", owner="2pc-mysql", reason=reason)
-        if is_text(kind) and not is_utf8(column):  # the server keeps surrogates, which no client can read
-            reason = f"the column {name} has a text that is no UTF-8"
+        if is_text(kind) and not is_utf8(column):  # the server would store surrogates, which no client can read
+            reason = f"the column {name} contains text that is not UTF-8"
             raise RowRefusedError("ROW_REFUSED", owner="2pc-mysql", reason=reason)
         if pa.types.is_timestamp(kind):
-            column = column.cast(pa.timestamp(kind.unit))  # its text in UTC, without the Z
+            column = column.cast(pa.timestamp(kind.unit))  # so its text is in UTC, without the Z
         text = column.cast(pa.large_string())
         if is_text(kind):
             text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), "'", "''")

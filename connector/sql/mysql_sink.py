@@ -1,4 +1,4 @@
-"""The format ``2pc-mysql``: rows go into a staging table of MySQL or MariaDB, and a checkpoint is one database transaction."""
+"""The format ``2pc-mysql``: tasks stage rows in MySQL or MariaDB, and one database transaction commits a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from transactional import Finding, Options, RowRefusedError, StoreUnreachableErr
 __all__ = ["MysqlSink"]
 
 STATEMENT_BYTES: Final = 1 << 20
-"""Of an INSERT, about. Larger ones are not faster."""
+"""The approximate size of an INSERT statement in bytes. Larger statements are not faster."""
 
 ROOM: Final = 4096
-"""Bytes of a statement that are not rows, at most."""
+"""How many bytes of a packet stay free, beside the beginning of an INSERT statement and its rows."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
@@ -38,10 +38,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "sql_notes": "1",
     "completion_type": "0",
 }
-"""Of each database transaction: what a server, a user or a pooler has set otherwise would change or hide rows."""
+"""Session variables of each transaction. Other values, set by the server, user or pooler, could change or hide rows."""
 
 IDLE_SECONDS: Final = 8 * 3600
-"""How long a task may wait for its rows: as long as MySQL lets sessions wait by default."""
+"""How many seconds a task may wait for its rows. This is also the default limit for idle sessions in MySQL."""
 
 IDLE_LIMITS: Final = (
     "idle_transaction_timeout",
@@ -49,7 +49,7 @@ IDLE_LIMITS: Final = (
     "idle_write_transaction_timeout",
 )
 
-"""MariaDB's, for transactions that wait."""
+"""MariaDB's variables that limit how long a transaction may be idle."""
 
 STATES: Final[Mapping[int, str]] = {
     **dict.fromkeys((1205, 1317, 1969, 3024), "57014"),
@@ -64,26 +64,26 @@ STATES: Final[Mapping[int, str]] = {
     **dict.fromkeys((1118, 1713), "54000"),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), "42501"),
 }
-"""Numbers of errors -> the SQLSTATE that they should have: most have HY000, or one that says too little. A lock wait that took
-too long and statements that were stopped; connections; threads and locks that are used up for now; a full disk, too little
-memory; conflicts; a server that is a replica now, or is about to be; a value that a column can't have, a column without one, a
-row for no partition, a violated CHECK, a trigger that raises; a row that is too large; rights."""
+"""Error number -> the SQLSTATE that the error should have. The server sends HY000 for most, or one that says too little.
+In order: a lock wait that took too long, and interrupted statements; connections; threads and locks that are used up for now;
+a full disk, too little memory; conflicts; a server that is a replica now or soon; a value that a column can't store, a missing
+value, a row that fits no partition, a violated CHECK, an error from a trigger; a row that is too large; missing rights."""
 
 TRIED: Final = 1000
-"""Rows of a task that are inserted before the decision, and taken back."""
+"""How many of a task's rows are tried out: inserted into the target before the decision, then rolled back."""
 
 TRIAL_SECONDS: Final = 1.0
-"""For this, and for the locks that it waits for. If that is too little, it proves nothing."""
+"""How many seconds a trial may take, including waits for locks. If the time is over, the trial proves nothing."""
 
 REFUSED: Final = frozenset({"ROW_REFUSED", "DATABASE_REFUSED"})
-"""What a trial proves: it would stop the commit, too."""
+"""Conditions with which a trial fails its task, because they would also stop the commit."""
 
 NO_PARENT: Final = frozenset({1216, 1452})
-"""A foreign key: the parent may come with the same checkpoint."""
+"""Error numbers of a missing parent row (foreign key). A trial ignores them: the same checkpoint may bring the parent."""
 
 
 class MysqlSink(TableSink):
-    """Appends rows to a table of MySQL or MariaDB, or replaces those of the same key, a whole checkpoint at one instant."""
+    """Appends rows to a MySQL or MariaDB table, or replaces rows by key. A whole checkpoint becomes visible at one instant."""
 
     dialect_type = Mysql
     dialect: Mysql
@@ -102,27 +102,27 @@ class MysqlSink(TableSink):
         self._password = parsed["password"] if parsed["password"] is not None else self._address.password
         self._names = named(parsed["dbtable"], self._address.database)
         if not self._names[0]:
-            expectation = "database.table, as the url names no database"
+            expectation = "database.table, because the url names no database"
             raise MYSQL_OPTIONS.invalid("dbtable", parsed["dbtable"], expectation)
         self.place = ".".join(map(Mysql.quoted, self._names))
 
     @classmethod
     def dataset(cls, table: str, database: str) -> str:
-        """Return the name in OpenLineage."""
+        """Return a table's name in OpenLineage: ``database.table``."""
         return ".".join(named(table, database))
 
     def table(self) -> str:
-        """Return the table and its database."""
+        """Return the target's name with its database: ``database.table``."""
         return ".".join(self._names)
 
     def described(self) -> str:
-        """Return the table, and where it is."""
+        """Return the target's name with the server's host and port."""
         return f"{self.table()} at {self._address.host}:{self._address.port}"
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def connect(self) -> Any:
-        """Connect."""
+        """Connect; find out whether the server is MariaDB or in a Galera cluster, and how large a packet may be."""
         import pymysql
 
         address, limit = self._address, math.ceil(self.commit_seconds) + 10
@@ -130,7 +130,7 @@ class MysqlSink(TableSink):
             host=address.host,
             port=address.port,
             user=self._user,
-            password=(self._password or "").encode(),  # as text it would be taken for Latin 1
+            password=(self._password or "").encode(),  # PyMySQL would encode text as Latin 1
             database=address.database or None,
             charset="utf8mb4",
             autocommit=False,
@@ -150,7 +150,7 @@ class MysqlSink(TableSink):
         return connection
 
     def begin(self, cursor: Any, seconds: float | None) -> None:
-        """Set what holds for this transaction."""
+        """Set the session variables for this database transaction."""
         limit = IDLE_SECONDS if seconds is None else math.ceil(seconds)
         settings = {
             **SETTINGS,
@@ -164,37 +164,37 @@ class MysqlSink(TableSink):
             settings |= dict.fromkeys(IDLE_LIMITS, "0")
             settings["check_constraint_checks"] = "1"
         if self._is_galera:
-            settings["wsrep_sync_wait"] = "15"  # a node that took over has applied what was committed elsewhere
+            settings["wsrep_sync_wait"] = "15"  # if another node took over, it first applies all commits
         cursor.execute("SET " + ", ".join(f"SESSION {name} = {value}" for name, value in settings.items()))
 
     def sqlstate(self, problem: Exception) -> str:
-        """Return the SQLSTATE that an error's number stands for, if it is in `STATES`; else the server's."""
+        """Return the SQLSTATE for an error: from `STATES` if its number is there, otherwise the server's SQLSTATE."""
         number = problem.args[0] if problem.args else None
         state = STATES.get(number or 0, "") or super().sqlstate(problem)
-        return "42000" if state == "42501" and not hasattr(self, "dialect") else state  # a right to connect
+        return "42000" if state == "42501" and not hasattr(self, "dialect") else state  # the user may not connect
 
     def server(self, cursor: Any) -> str:
-        """Return what distinguishes this server from its replicas. One that is read-only is waited for.
+        """Return the server's id, which its replicas do not share. Raise a retriable error if the server is read-only.
 
-        A user with many rights could write to it nevertheless: to a replica, or to a primary that is about to be one.
+        Without this check, a user with many rights could write to a replica, or to a primary that is about to become one.
         """
         cursor.execute(self.dialect.server)
         name, is_read_only = cursor.fetchone()
         if int(is_read_only):
-            reason = "the server is read-only: a replica, or one that is about to be"
+            reason = "the server is read-only: it is a replica, or is about to become one"
             raise StoreUnreachableError("DATABASE_UNREACHABLE", owner=NAME, table=self.described(), reason=reason)
         return str(name)
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def findings(self, cursor: Any, target: Target[Column] | None) -> Iterable[Finding]:
-        """Look at the server and the table."""
+        """Return findings about the server and the target."""
         return examine_database(cursor, self.described(), target, self._key, self.dialect, self._is_galera)
 
     def look_up_whole(self, cursor: Any) -> Target[Column] | None:
-        """Return the table, which no one can alter until the end of the transaction.
+        """Return the target's description, and lock the target: no one can alter it before the database transaction ends.
 
-        Who may not read all of its columns is refused: indexes of the others are in no information schema.
+        A user who may not read all of the columns is refused, because the information schema hides some of the indexes.
         """
         target = self.look_up(cursor)
         if target is not None:
@@ -205,14 +205,14 @@ class MysqlSink(TableSink):
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Insert the rows, many with one statement. What the database would change, it warns of: that is refused."""
+        """Insert rows into the staging table, many per statement. Refuse them if the server warns of a changed value."""
         cursor, names = transaction.cursor, [column.name for column in self.task.written]
         own = ", ".join([*OWN_COLUMNS, *map(self.dialect.quoted, names)])
         begin = f"INSERT INTO {self.task.staging} ({own}) VALUES ".encode()
         columns = [_widened(column) for column in batch.columns]
         rows = as_values(columns, names, transaction.context.nonce, transaction.rows)
         if rows.largest() > self._packet - ROOM - len(begin):
-            size = f"a row of {rows.largest()} bytes, as text, is larger than the server's max_allowed_packet = {self._packet}"
+            size = f"a row of {rows.largest()} bytes of text is too large for the server's max_allowed_packet = {self._packet}"
             raise RowRefusedError("ROW_REFUSED", owner=NAME, reason=f"{self.described()}: {size}")
         for values in rows.portions(min(STATEMENT_BYTES, self._packet // 2)):
             cursor.execute(begin + values)
@@ -223,7 +223,7 @@ class MysqlSink(TableSink):
                 raise RowRefusedError("ROW_REFUSED", owner=NAME, reason=reason)
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
-        """Commit the rows, then try them."""
+        """Commit the staged rows, then try out the first of them. If the target refuses them, abort and raise."""
         handle = super().preCommit(transaction)
         try:
             self._try(handle)
@@ -233,10 +233,11 @@ class MysqlSink(TableSink):
         return handle
 
     def _try(self, handle: StagedHandle) -> None:
-        """Insert the first rows, and take them back: what stops them now would stop the commit, after the decision.
+        """Insert a task's first rows into the target, and roll back.
 
-        It is a database transaction of its own, as MySQL rolls back the whole of one after a deadlock. If a trigger may be
-        there, no row is tried: what it writes to a table without transactions would stay.
+        An error here would otherwise stop the commit, after the decision. The trial has a separate database
+        transaction, because after a deadlock MySQL rolls back a whole transaction. If the target has a trigger, or may have a
+        trigger, no row is tried: a rollback does not undo a trigger's writes to tables without transactions.
         """
         with self.database.reaching():
             try:
@@ -255,36 +256,36 @@ class MysqlSink(TableSink):
     # -- commit -----------------------------------------------------------------------------------------------------
 
     def lock(self, cursor: Any) -> None:
-        """Let no one alter or rename the table until the end of the transaction."""
+        """Lock the target, so that no one can alter, rename or drop it before this database transaction ends."""
         if self.look_up_whole(cursor) is None:
-            raise self.refusal("the table is not there any more")
+            raise self.refusal("the table no longer exists")
 
     def insert(self, cursor: Any, target: Target[Column], staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert the staged rows of one transaction."""
+        """Insert the staged rows of one transaction into the target."""
         names, (nonce,) = list(map(self.dialect.quoted, staged.names)), staged.nonces
         statement = (
             f"INSERT INTO {target.name} ({', '.join(names)}) SELECT {', '.join(f's.{name}' for name in names)} "
             f"FROM {staged.staging} AS s WHERE s.barrier_nonce = {literal(nonce)} ORDER BY s.barrier_row{more}"
         )
-        if staged.key:  # which is set, too: one that is equal may be spelled otherwise
+        if staged.key:  # also sets the key: an equal text may be spelled differently
             statement += " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
         taken = int(cursor.execute(statement))
         return taken, taken if staged.key else None  # the server counts a replaced row twice
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
-        """Delete staged rows: of one transaction after the other, by the index, as a scan waits for what open tasks insert."""
+        """Delete the staged rows of each transaction by the primary key: a scan would wait for rows that open tasks insert."""
         for nonce in nonces:
             statement = f"DELETE {staging} FROM {staging} FORCE INDEX (PRIMARY) WHERE barrier_nonce = ?"
             self.run(cursor, statement, (nonce,))
 
 
 def _widened(column: pa.Array) -> pa.Array:
-    """Return floats as doubles: the text of 0.1 is another number in a double, and that of the largest is too large."""
+    """Return floats as doubles. As text, the float 0.1 would be another double, and the largest float would be too large."""
     return column.cast(pa.float64()) if pa.types.is_float32(column.type) else column
 
 
 def _variable(cursor: Any, name: str) -> str:
-    """Return a server's variable; empty if it has none of this name."""
+    """Return the value of a server variable; empty if the server has no variable with this name."""
     cursor.execute("SHOW VARIABLES WHERE variable_name = %s", (name,))
     found = cursor.fetchone()
     return str(found[1]) if found else ""

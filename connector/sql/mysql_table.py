@@ -1,4 +1,4 @@
-"""The dialect of MySQL and MariaDB: a table as its information schema describes it, and what becomes of a query's types."""
+"""The dialect of MySQL and MariaDB: how the information schema describes a table, and which types fit which columns."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ SELECT 1 FROM (
     WHERE privilege_type = 'TRIGGER' AND table_schema = %s AND table_name = %s
 ) AS found WHERE grantee = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') LIMIT 1
 """
-"""Rights of a role are not in these tables."""
+"""The query for the right to see a table's triggers. It does not find rights that the user has through a role."""
 
 TEXTS: Final = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 READ_FROM_TEXT: Final = (*TEXTS, "json", "enum", "uuid", "inet4", "inet6")
-"""Not numbers and times: of some texts the database would make another value, without a word."""
+"""Column types that can store text. Numbers and times are not here: the database would silently change some texts."""
 
 BYTES: Final = ("varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 WHOLE: Final = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
@@ -73,12 +73,12 @@ class Column(dialect.Column):
     Parameters
     ----------
     counted : bool
-        Whether it is AUTO_INCREMENT.
+        Whether the column is AUTO_INCREMENT.
     charset, collation : str or None
     precision : int or None
-        Digits of a second.
+        The number of decimal places of seconds, in a type of times.
     scale : int or None
-        Digits behind the point.
+        The number of decimal places, in a numeric type.
     """
 
     counted: bool = False
@@ -89,18 +89,18 @@ class Column(dialect.Column):
 
     @property
     def whole(self) -> str:
-        """Its type, and how its texts are compared."""
+        """The column's type, with the character set and the collation of text."""
         charset = f" CHARACTER SET {self.charset} COLLATE {self.collation}" if self.charset and self.collation else ""
         return f"{self.type}{charset}"
 
 
 class Mysql(dialect.Dialect[Column]):
-    """The language of a server.
+    """The dialect of a MySQL or MariaDB server.
 
     Parameters
     ----------
     mariadb : bool
-        Or MySQL.
+        Whether the server is MariaDB; otherwise it is MySQL.
     """
 
     name: ClassVar[str] = NAME
@@ -119,7 +119,7 @@ class Mysql(dialect.Dialect[Column]):
         Kind(is_text, "longtext", READ_FROM_TEXT),
         Kind(is_bytes, "longblob", BYTES),
         Kind(pa.types.is_date, "date", ("date",)),
-        Kind(is_moment, "datetime(6)", ("datetime", "timestamp")),  # a timestamp ends in 2038, and begins in 1970
+        Kind(is_moment, "datetime(6)", ("datetime", "timestamp")),  # MySQL's timestamp covers only 1970 to 2038
         Kind(pa.types.is_timestamp, "datetime(6)", ("datetime",)),
         Kind(pa.types.is_time, "time(6)", ("time",)),
     )
@@ -127,27 +127,27 @@ class Mysql(dialect.Dialect[Column]):
     def __init__(self, mariadb: bool) -> None:
         self.mariadb = mariadb
         self.collation = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
-        """Of new tables: texts are equal only if all of their bytes are, spaces at the end too."""
+        """The collation of new tables: texts are equal only if all of their bytes are equal, including spaces at the end."""
 
         self.table_options = f" ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {self.collation}"
         self.isolation = "tx_isolation" if mariadb else "transaction_isolation"
-        """The variable of the isolation level."""
+        """The name of the variable that contains the isolation level."""
 
         which = "CONCAT(@@hostname, ':', @@port, '/', @@server_id)" if mariadb else "@@server_uuid"
         self.server = f"SELECT {which}, @@read_only"
-        """What distinguishes a server from its replicas, and whether it is read-only."""
+        """The statement that reads the server's id, which its replicas do not share, and whether the server is read-only."""
 
     def has_schema(self, cursor: Any, schema: str) -> bool:
-        """Ask the information schema."""
+        """Return whether a MySQL database with this name exists."""
         return bool(cursor.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (schema,)))
 
     def is_there(self, cursor: Any, table: str) -> bool:
-        """Ask the information schema."""
+        """Return whether a table with this name exists."""
         statement = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
         return bool(cursor.execute(statement, named(table, "")))
 
     def describe(self, cursor: Any, table: str) -> Target[Column] | None:
-        """Return a table; None if there is none of this name."""
+        """Return a table's description; None if the table does not exist."""
         database, name = named(table, "")
 
         def ask(statement: str) -> Sequence[Sequence[Any]]:
@@ -162,7 +162,7 @@ class Mysql(dialect.Dialect[Column]):
             return None
         kind, engine = found[0]
         if kind not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).lower() != "innodb":
-            expectation = "a table of the engine InnoDB: others have no transactions, and a view takes no rows"
+            expectation = "a table with the engine InnoDB, because other engines have no transactions; not a view"
             raise OptionError("INVALID_OPTION", owner=NAME, option="dbtable", value=name, expectation=expectation)
         columns = [Column(*row) for row in ask(COLUMNS)]
         parts: dict[str, list[tuple[Any, Any]]] = {}
@@ -182,7 +182,7 @@ class Mysql(dialect.Dialect[Column]):
         return Target(whole, name, whole, columns, keys, checks)
 
     def has_trigger(self, cursor: Any, target: Target[Column]) -> bool | None:
-        """Return whether a table has a trigger; None if this user can't see it: MySQL hides them without the right TRIGGER."""
+        """Return whether a table has a trigger; None if MySQL may hide triggers, because the user lacks the right TRIGGER."""
         place = named(target.name, "")
         cursor.execute(TRIGGERS, place)
         if cursor.fetchone():
@@ -193,29 +193,29 @@ class Mysql(dialect.Dialect[Column]):
         return False if cursor.fetchone() else None
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
-        """Return why values of a type can't go into a column as they are."""
+        """Return why a column can't store values of an Arrow type unchanged; empty if it can."""
         if pa.types.is_nested(kind):
-            return "has to be converted, with to_json for a column of type json or text"
+            return "has to be converted, for example with to_json for a column of type json or text"
         if pa.types.is_decimal(kind):
             holds = column.base == "decimal" and (column.scale or 0) >= kind.scale
-            return "" if holds else f"the table's is {column.type}"
+            return "" if holds else f"the table's column is {column.type}"
         found = self.kind(kind)
         if found is None:
             return "the database has no such type"
         wanted = found.into
         if column.base in ("datetime", "timestamp", "time") and column.base in wanted:
-            return "" if column.precision == 6 else f"the table's is {column.type}, which rounds"
+            return "" if column.precision == 6 else f"the table's column is {column.type}, which rounds"
         if column.base in ("float", "double") and "(" in column.type:
-            return f"the table's is {column.type}, which rounds"
+            return f"the table's column is {column.type}, which rounds"
         hint = ': cast it to "timestamp"' if column.base == "timestamp" and pa.types.is_timestamp(kind) else ""
-        return "" if column.base in wanted else f"the table's is {column.type}{hint}"
+        return "" if column.base in wanted else f"the table's column is {column.type}{hint}"
 
     def why_no_key(self, target: Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return why ``ON DUPLICATE KEY`` would not mean these columns, or also others."""
+        """Return why ``ON DUPLICATE KEY`` would not use exactly these columns; empty if it would."""
         own = [index for index in target.keys if index.whole and index.columns == frozenset(names)]
         if not own:
             return (
-                f"{target.name} has no unique index of exactly {', '.join(names)}, whole: "
+                f"{target.name} has no unique index on exactly {', '.join(names)} (whole columns). Create one: "
                 f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(self.quoted, names))})"
             )
         counted = {column.name for column in target.columns if column.counted and column.name not in written}
@@ -223,12 +223,12 @@ class Mysql(dialect.Dialect[Column]):
         if not others:
             return ""
         return (
-            f"{target.name} has another unique index ({', '.join(others)}): ON DUPLICATE KEY UPDATE would replace rows of "
-            "other keys, too"
+            f"{target.name} has another unique index ({', '.join(others)}): ON DUPLICATE KEY UPDATE would also replace "
+            "rows with other keys"
         )
 
     def type_for(self, kind: pa.DataType, key: bool = False) -> str:
-        """Return the type of a column, also of decimals, and of one that has to have an index."""
+        """Return the type of a new table's column. In a key, text and bytes get a short type, which can have an index."""
         if pa.types.is_decimal(kind):
             return f"decimal({kind.precision},{kind.scale})"
         if key and (is_text(kind) or is_bytes(kind)):
@@ -238,8 +238,8 @@ class Mysql(dialect.Dialect[Column]):
     def definition(self, column: Column) -> str:
         """Return a column's definition in a staging table.
 
-        No null in a ``timestamp`` becomes the time of day, no text of digits the number of one of an ``enum``'s values, and a
-        ``char`` loses no spaces.
+        With this definition, MySQL can't turn null in a ``timestamp`` into the current time, take digits in an ``enum`` for
+        the number of a value, or cut spaces at the end of a ``char``.
         """
         name, kind, check, null = self.quoted(column.name), column.whole, "", " NOT NULL" if column.not_null else ""
         if column.base == "enum":
@@ -254,7 +254,7 @@ class Mysql(dialect.Dialect[Column]):
         return f"{name} {kind}{null}{check}"
 
     def staging_statements(self, staging: str, target: Target[Column], written: Sequence[Column]) -> list[str]:
-        """Return the statement that creates a staging table. Its rows lie in their order."""
+        """Return the statement that creates a staging table. Its primary key stores each transaction's rows in order."""
         nonce, row = OWN_COLUMNS
         columns = [
             f"{nonce} VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL",
@@ -263,8 +263,8 @@ class Mysql(dialect.Dialect[Column]):
             *map(self.definition, written),
         ]
         for number, clause in enumerate(target.checks_on(written)):
-            said = f"{number} on {' '.join(_columns_in(clause))}"[:64].strip()  # MariaDB's error says no more than this
-            name = f"CONSTRAINT {self.quoted(said)} " if self.mariadb else ""  # MySQL allows a name once in a schema
+            said = f"{number} on {' '.join(_columns_in(clause))}"[:64].strip()  # MariaDB's error shows only this name
+            name = f"CONSTRAINT {self.quoted(said)} " if self.mariadb else ""  # MySQL: must be unique in the schema
             columns.append(f"{name}CHECK ({clause})")
         return [f"CREATE TABLE IF NOT EXISTS {staging} ({', '.join(columns)}){self.table_options}"]
 
@@ -283,5 +283,5 @@ def _values(enum: str) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Return a text's bytes as they stand in a constraint: of one with a quotation mark the servers make another text."""
+    """Return a text as a hexadecimal literal for a constraint: the servers change a literal that has a quotation mark."""
     return f"x'{text.encode().hex()}'"

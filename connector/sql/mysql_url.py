@@ -1,4 +1,4 @@
-"""Addresses of MySQL and MariaDB databases: URIs, and JDBC's."""
+"""Parse the addresses of MySQL and MariaDB databases: URIs and JDBC URLs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODES: Final[Mapping[str, str]] = {
     "verifyidentity": "verify-identity",
     "verifyfull": "verify-identity",
 }
-"""MySQL's and MariaDB's words for how far TLS goes -> ours. Without a word it is used if the server offers it."""
+"""MySQL's and MariaDB's names of TLS modes -> ours. If an address names no mode, TLS is used if the server offers it."""
 
 FILES: Final[Mapping[str, str]] = {
     "sslca": "ca",
@@ -50,24 +50,25 @@ IGNORED: Final = frozenset(
     }
 )
 
-"""Parameters of JDBC's drivers that change nothing here."""
+"""Parameters of JDBC drivers that have no effect here."""
 
 
 @dataclass(frozen=True)
 class MysqlAddress:
-    """Where a database is, and how to get in.
+    """The address of a database, with the user and the settings of TLS.
 
     Parameters
     ----------
     host : str
     port : int
     database : str
-        Empty if the address names none.
+        The database's name; empty if the address names none.
     user, password : str or None
+        None if the address does not contain it.
     mode : str
-        ``disabled``, ``preferred``, ``required``, ``verify-ca``, ``verify-identity``.
+        The TLS mode: ``disabled``, ``preferred``, ``required``, ``verify-ca`` or ``verify-identity``.
     files : Mapping[str, str]
-        Paths for TLS: ``ca``, ``cert``, ``key``.
+        Paths of files for TLS, under ``ca``, ``cert`` and ``key``.
     """
 
     host: str
@@ -79,14 +80,14 @@ class MysqlAddress:
     files: Mapping[str, str]
 
     def tls(self, owner: str) -> ssl.SSLContext | None:
-        """Return what a connection must have; None if TLS is optional, or off."""
+        """Return the TLS context of a connection; None if TLS is optional or off."""
         if self.mode in ("disabled", "preferred"):
             return None
         try:
             return self._context()
-        except OSError as problem:  # ssl's are such, too
+        except OSError as problem:  # ssl.SSLError is also an OSError
             files = ", ".join(self.files.values())
-            raise _invalid(owner, f"an address whose files for TLS can be read: {files}: {problem}") from problem
+            raise _invalid(owner, f"files for TLS that can be read; reading {files} failed: {problem}") from problem
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.files.get("ca"))
@@ -99,20 +100,22 @@ class MysqlAddress:
 
 
 def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
-    """Return an address's parts. Errors quote nothing of it: it may hold a password."""
+    """Return the parts of an address. Errors never quote the address, which may contain a password."""
 
     def invalid(expectation: str) -> OptionError:
         return _invalid(owner, expectation)
 
     text = url.removeprefix("jdbc:")
     if text.partition("://")[0] not in SCHEMES:
-        raise invalid("mysql://host:port/database, jdbc:mysql://host:port/database, or mariadb for mysql")
+        raise invalid("mysql://host:port/database or jdbc:mysql://host:port/database (or mariadb instead of mysql)")
     try:
         parts = urlsplit(text)
         port = 3306 if parts.port is None else parts.port
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        raise invalid("an address with one host, whose parameters are name=value with & between") from None
+        raise invalid(
+            "an address with one host, and with parameters written as name=value and separated by &"
+        ) from None
     if "," in parts.netloc or not parts.hostname or not port:
         raise invalid("an address with one host")
     found: dict[str, str] = {}
@@ -126,20 +129,22 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
             found[plain] = value.lower()
         elif plain not in IGNORED:
             raise invalid(
-                "an address with no other parameters than user, password, sslMode, sslCa, sslCert, sslKey, useSSL, requireSSL, "
-                "verifyServerCertificate, and those of JDBC that change nothing here"
+                "an address with no parameters except user, password, sslMode, sslCa, sslCert, sslKey, useSSL, requireSSL, "
+                "verifyServerCertificate, and JDBC parameters that have no effect here"
             )
     user = found.get("user", unquote(parts.username) if parts.username is not None else None)
     password = found.get("password", unquote(parts.password) if parts.password is not None else None)
     database = unquote(parts.path.removeprefix("/"))
     if any(set(each or "") & set("@;=#?&/") for each in (database, user, parts.hostname)):
-        raise invalid("an address whose user and password are escaped (@ as %40, / as %2F), or both as options")
+        raise invalid(
+            "an address whose user and password are escaped (@ as %40, / as %2F), or the options user and password"
+        )
     mode = _mode(found)
     if mode is None:
         raise invalid("an address whose sslMode is DISABLED, PREFERRED, REQUIRED, VERIFY_CA or VERIFY_IDENTITY")
     files = {FILES[name]: value for name, value in found.items() if name in FILES}
     if files and mode == "disabled":
-        raise invalid("an address that has no files for TLS if TLS is off")
+        raise invalid("an address without files for TLS, because it turns TLS off")
     if files and mode == "preferred":
         mode = "verify-identity" if "ca" in files else "required"
     return MysqlAddress(parts.hostname, port, database, user, password, mode, files)
@@ -160,7 +165,7 @@ def _mode(found: Mapping[str, str]) -> str | None:
 
 
 def named(table: str, database: str) -> tuple[str, str]:
-    """Return database and table of a name as a statement has it."""
+    """Return the database and the table of a name as a statement writes it. The default is `database`."""
     words = [
         word[1:-1].replace("``", "`") if word[0] == "`" else word
         for word in re.findall(r"`(?:[^`]|``)+`|[^`.]+", table)

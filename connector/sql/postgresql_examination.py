@@ -1,4 +1,4 @@
-"""What may hurt a query that writes to PostgreSQL later, and is right at its start."""
+"""Find problems of a PostgreSQL server that could stop a query later, although it can start."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ STOPPING: Final = """
 SELECT 'row-level security' FROM pg_class WHERE oid = %(target)s AND relrowsecurity
 UNION ALL SELECT 'the trigger ' || tgname FROM pg_trigger WHERE tgrelid = %(target)s AND NOT tgisinternal
 UNION ALL SELECT 'the deferred constraint ' || conname FROM pg_constraint WHERE conrelid = %(target)s AND condeferrable
-UNION ALL SELECT 'the index ' || indexrelid::regclass || ' of an expression' FROM pg_index
+UNION ALL SELECT 'the index ' || indexrelid::regclass || ' on an expression' FROM pg_index
     WHERE indrelid = %(target)s AND indexprs IS NOT NULL
 UNION ALL SELECT 'the domain of ' || a.attname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = %(target)s AND a.attnum > 0 AND t.typtype = 'd'
-UNION ALL SELECT 'the collation of ' || a.attname || ', by which unequal texts are one key'
+UNION ALL SELECT 'the collation of ' || a.attname || ', in which different texts can be equal'
     FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation
     WHERE a.attrelid = %(target)s AND a.attnum > 0 AND NOT c.collisdeterministic
 ORDER BY 1
 """
-"""What of a table can refuse a row that its staging table takes."""
+"""The query for all parts of a table that can refuse a row after the staging table has accepted it."""
 
 
 def examine_database(
     cursor: Any, described: str, server: str, target: Target | None, key: Sequence[str], schema: str
 ) -> Iterator[Finding]:
-    """Look at a server, a table and this user's rights."""
+    """Yield findings about a server, a table and this user's rights."""
 
     def ask(statement: str, *parameters: Any) -> Any:
         return cursor.execute(statement, parameters or None).fetchone()[0]
@@ -40,13 +40,13 @@ def examine_database(
     if ask("SHOW fsync") == "off":
         yield problem(
             "database",
-            "fsync is off: when the machine fails, the server loses rows that it has called committed.",
+            "fsync is off: if the machine fails, the server can lose rows that it has confirmed as committed.",
             "Set fsync = on in postgresql.conf.",
         )
     if not server:
         yield warning(
             "database",
-            "This user can't see which server it is: a stand-by that took over is found at the next start, not at once.",
+            "This user can't read the server's identity: if a standby takes over, the query notices it only at its next start.",
             "GRANT EXECUTE ON FUNCTION pg_control_system(), pg_walfile_name(pg_lsn), pg_current_wal_lsn() to this user.",
         )
     yield from _rights(ask, target, key, schema)
@@ -64,15 +64,15 @@ def examine_database(
             yield warning(
                 "database",
                 f"{target.name} can refuse rows at a commit, after the decision: {', '.join(stopping)}.",
-                "Each task tries its first rows before. If a commit is refused, alter what the error names, and start again.",
+                "Each task tries out its first rows. If a commit still fails, correct the table, and start the query again.",
             )
     if ask("SHOW synchronous_standby_names") and not ask(
         "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
     ):
         yield warning(
             "database",
-            "synchronous_standby_names is set, and no synchronous stand-by is seen: each commit waits for one.",
-            "Start the stand-by, or correct synchronous_standby_names.",
+            "synchronous_standby_names is set, but no synchronous standby is visible: each commit waits for a standby.",
+            "Start the standby, or correct synchronous_standby_names.",
         )
 
 
@@ -81,7 +81,7 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
         if not ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
             yield problem(
                 "rights",
-                f"The schema {schema} is not there, and this user may not create it.",
+                f"The schema {schema} does not exist, and this user may not create it.",
                 f"CREATE SCHEMA {Postgresql.quoted(schema)}, and GRANT CREATE, USAGE on it to this user.",
                 "MISSING_DDL",
             )
@@ -102,4 +102,4 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
                 "rights", f"This user lacks {rights} on {target.name}.", f"GRANT {rights} ON {target.name} to it."
             )
             return
-    yield good("rights", "all that the sink needs")
+    yield good("rights", "the sink has all rights that it needs")

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL whose COMMIT ends."""
+"""A connection to PostgreSQL whose COMMIT never waits forever."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ __all__ = ["Session"]
 
 
 class Session(psycopg.Connection[Any]):
-    """A connection. No timeout of the server's holds for a COMMIT that waits for a synchronous stand-by.
+    """A connection that ends a COMMIT after `commit_seconds`.
 
-    It is not canceled either, as the server then answers that it has committed: the connection is cut, and the outcome is
-    looked up later, as after a failure of the network.
+    No timeout of the server ends a COMMIT that waits for a synchronous standby. If the client canceled the COMMIT, the server
+    would answer that it has committed. So the connection is cut, and the outcome is looked up later, as after a network
+    failure.
     """
 
     commit_seconds: float = 120
 
     def commit(self) -> None:
-        """Commit."""
+        """Commit. If the server does not answer within `commit_seconds`, cut the connection and raise `QueryCanceled`."""
         end = socket.socket(fileno=os.dup(self.fileno()))
         late: list[bool] = []
 
@@ -38,7 +39,7 @@ class Session(psycopg.Connection[Any]):
             if not late:
                 raise
             reason = (
-                "the server did not answer COMMIT: it may wait for a synchronous stand-by (synchronous_standby_names)"
+                "the server did not answer COMMIT: it may wait for a synchronous standby (synchronous_standby_names)"
             )
             raise psycopg.errors.QueryCanceled(reason) from problem
         finally:

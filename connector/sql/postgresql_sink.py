@@ -1,4 +1,4 @@
-"""The format ``2pc-postgresql``: rows are copied into a staging table, and a checkpoint is one database transaction."""
+"""The format ``2pc-postgresql``: tasks copy rows into a staging table, and one database transaction commits a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CONNECTION: Final[Mapping[str, str]] = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""Parameters that the address may set otherwise; of several hosts the one that is no stand-by. A server that is gone without a
-word is noticed within a minute."""
+"""Default connection parameters, which the address can override. If the address has several hosts, the sink connects to the
+primary. If a server disappears silently, the sink notices within a minute."""
 
 AT_ONCE: Final = 64 << 20
-"""Bytes of rows that are copied at once, about: their other form is in memory, too."""
+"""The approximate number of bytes of rows that one COPY sends, because the encoded rows are also in memory."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
@@ -48,49 +48,50 @@ SETTINGS: Final[Mapping[str, str]] = {
     "array_nulls": "on",
     "lock_timeout": "0",
 }
-"""Valid for one transaction, so that they hold behind a pooler, too. A task may wait for its rows, and may wait long."""
+"""Settings of each transaction, because a pooler does not keep a session's settings. `begin` adds the timeouts."""
 
 DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
 """
-"""A role or a database may have it off, and then a crash takes commits back that were answered."""
+"""Turns synchronous_commit on if a role or a database has it off. Otherwise a crash could undo confirmed commits."""
 
 RAISED_BY: Final = frozenset({"ExecWithCheckOptions", "exec_stmt_raise"})
-"""The server's functions that refuse a row for a policy, or because a trigger said so, whatever SQLSTATE it named."""
+"""The server's functions that raise an error if a policy or a trigger refuses a row. The error can have any SQLSTATE."""
 
 TRIED: Final = 1000
-"""Rows of a task that are inserted before the decision, and taken back, if the table may refuse what its columns allow."""
+"""How many of a task's rows are tried out, if the target may refuse rows that its columns allow. A trial inserts rows before
+the decision, and rolls back."""
 
 LONG: Final = 1000
-"""Bytes in the indexed columns of a row that may be too many for an index: a third of a page is the limit."""
+"""If a row has more bytes than this in its indexed columns, it is tried out: an index accepts at most a third of a page."""
 
 UNDECIDED: Final = frozenset({"23503", "40P01", "55P03", "57014"})
-"""What a trial proves nothing by: parents may come with the same checkpoint, and two trials may wait for each other."""
+"""SQLSTATEs that a trial ignores: the same checkpoint may bring the parent row, and two trials may wait for each other."""
 
 MOST: Final = 63
-"""Bytes of a name, without its quotation marks."""
+"""The largest number of bytes in a name, without its quotation marks."""
 
 ONE_CREATES: Final = "SELECT pg_advisory_xact_lock(hashtextextended('barrier-kafka', 0))"
-"""Queries that begin at once create one after the other: IF NOT EXISTS alone lets two collide in the catalog."""
+"""The lock that makes queries create tables one after the other. With IF NOT EXISTS alone, two could collide in the catalog."""
 
 SERVER: Final = (
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()"
 )
 
-"""The id of the cluster, and its timeline, which every failover and every recovery to a point in time changes."""
+"""The query for the cluster's id and timeline. Every failover and every point-in-time recovery changes the timeline."""
 
 
 class PostgresqlSink(TableSink):
-    """Appends rows to a table of PostgreSQL, or replaces those of the same key, a whole checkpoint at one instant."""
+    """Appends rows to a PostgreSQL table, or replaces rows by key. A whole checkpoint becomes visible at one instant."""
 
     dialect_type = Postgresql
     dialect = Postgresql()
     table_of_options = POSTGRESQL_OPTIONS
     package: ClassVar[str] = "psycopg"
     dataset_server: ClassVar[tuple[str, int]] = ("postgres", 5432)
-    drops: ClassVar[str] = ": a rule or a trigger of the table drops some"
+    drops: ClassVar[str] = ": a rule or a trigger of the table drops rows"
     _indexed: Sequence[int]
-    """Columns that an index has, and that may be too long for it."""
+    """Positions of the indexed columns of variable length, whose values may be too long for the index."""
 
     _long: bool
 
@@ -100,23 +101,25 @@ class PostgresqlSink(TableSink):
         names = [(name, "dbtable") for name in re.findall(r'"(?:[^"]|"")*"|[^".]+', self.place)]
         for name, option in [*names, (self.parsed["stagingSchema"], "stagingSchema")]:
             if len(name.strip('"').replace('""', '"').encode()) > MOST:
-                expectation = f"names of at most {MOST} bytes: PostgreSQL cuts longer ones, and two tables may be one"
+                expectation = (
+                    f"names of at most {MOST} bytes: PostgreSQL cuts longer names, so two names could become one"
+                )
                 raise POSTGRESQL_OPTIONS.invalid(option, self.parsed[option], expectation)
         self._address = parse_url(self.parsed["url"], NAME)
         self._address |= {name: self.parsed[name] for name in ("user", "password") if self.parsed[name] is not None}
 
     @classmethod
     def dataset(cls, table: str, database: str) -> str:
-        """Return the name in OpenLineage."""
+        """Return a table's name in OpenLineage: ``database.schema.table``."""
         plain = table.replace('"', "")
         return f"{database}.{plain if '.' in plain else f'public.{plain}'}"
 
     def table(self) -> str:
-        """Return the option ``dbtable``."""
+        """Return the target's name: the option ``dbtable``."""
         return self.place
 
     def described(self) -> str:
-        """Return the table, and where it is."""
+        """Return the target's name with the database, host and port."""
         address = self._address
         server = f"{address.get('host', 'localhost')}:{address.get('port', 5432)}"
         return f"{self.place} of {address.get('dbname', '')} at {server}"
@@ -124,7 +127,7 @@ class PostgresqlSink(TableSink):
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def connect(self) -> Any:
-        """Connect; no statement is prepared, as poolers may give each transaction another connection of the server's."""
+        """Connect, without prepared statements, because a pooler may use another server connection for each transaction."""
         from connector.sql.postgresql_session import Session
 
         given: dict[str, Any] = {**CONNECTION, **self._address}
@@ -133,7 +136,7 @@ class PostgresqlSink(TableSink):
         return session
 
     def begin(self, cursor: Any, seconds: float | None) -> None:
-        """Set what holds for this transaction."""
+        """Set the isolation level, the settings and the timeouts of this database transaction."""
         limit = 0 if seconds is None else round(seconds * 1000)
         limits = ("statement_timeout", "idle_in_transaction_session_timeout")
         settings = {**SETTINGS, **dict.fromkeys(limits, str(limit))}
@@ -143,12 +146,12 @@ class PostgresqlSink(TableSink):
         cursor.execute(DURABLE)
 
     def sqlstate(self, problem: Exception) -> str:
-        """Return psycopg's; that of a value for what a policy or a trigger refuses, whatever SQLSTATE it named."""
+        """Return psycopg's SQLSTATE. If a policy or a trigger refused the row, return 22000 (a data error) instead."""
         raised_by = getattr(getattr(problem, "diag", None), "source_function", None)
         return "22000" if raised_by in RAISED_BY else super().sqlstate(problem)
 
     def server(self, cursor: Any) -> str:
-        """Return the cluster's id and its timeline; empty if this server does not show them."""
+        """Return the cluster's id and timeline; empty if the server does not show them to this user."""
         import psycopg
 
         try:
@@ -164,23 +167,23 @@ class PostgresqlSink(TableSink):
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def findings(self, cursor: Any, target: Any) -> Iterable[Finding]:
-        """Look at the server, the table and this user's rights."""
+        """Return findings about the server, the target and this user's rights."""
         schema = self.parsed["stagingSchema"]
         return examine_database(cursor, self.described(), self.server(cursor), target, self._key, schema)
 
     def exclude(self, cursor: Any) -> None:
-        """Wait for others that create, and let others wait."""
+        """Wait for other queries that create tables, and make further ones wait until this database transaction ends."""
         cursor.execute(ONE_CREATES)
 
     def target(self, cursor: Any) -> str:
-        """Return the table's oid."""
+        """Return the target's oid; empty if it does not exist."""
         found = cursor.execute("SELECT to_regclass(%s)::oid::text", (self.place,)).fetchone()[0]
         return found or ""
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def beginTransaction(self, context: TransactionContext) -> StagedTransaction:
-        """Begin; find the columns that an index has."""
+        """Begin a database transaction; find the indexed columns."""
         transaction = super().beginTransaction(context)
         target: Any = self.task.target
         self._indexed = [at for at, column in enumerate(self.task.written) if column.name in target.indexed]
@@ -188,7 +191,7 @@ class PostgresqlSink(TableSink):
         return transaction
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Copy the rows into the staging table: in binary form if all of their types have one, else as CSV."""
+        """Copy the rows into the staging table: in binary form if all of their values have one, otherwise as CSV."""
         written, nonce, done = self.task.written, transaction.context.nonce, transaction.rows
         self._long = self._long or sum(_longest(batch.column(at)) for at in self._indexed) > LONG
         names = ", ".join([*OWN_COLUMNS, *(self.dialect.quoted(column.name) for column in written)])
@@ -205,7 +208,7 @@ class PostgresqlSink(TableSink):
             done += rows.num_rows
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
-        """Try the rows that the table may refuse, and commit."""
+        """Try out the rows that the target may refuse, then commit the staged rows."""
         with self.database.reaching():
             target: Any = self.look_up(transaction.cursor)
             if target is not None and transaction.rows:
@@ -215,9 +218,9 @@ class PostgresqlSink(TableSink):
         return super().preCommit(transaction)
 
     def _try(self, transaction: StagedTransaction, target: Target, first: int) -> None:
-        """Insert the first rows, and all that are long where an index is, and take them back.
+        """Insert the first `first` rows, and all rows with long indexed values, into the target; then roll back.
 
-        What stops them now would stop the commit, after the decision.
+        An error here would otherwise stop the commit, after the decision.
         """
         import psycopg
 
@@ -240,12 +243,15 @@ class PostgresqlSink(TableSink):
     # -- commit -----------------------------------------------------------------------------------------------------
 
     def lock(self, cursor: Any) -> None:
-        """Let no one alter or rename the table, if it is there, until the end of the transaction: its oid is asked next."""
+        """Lock the table, if it exists, so that no one can alter, rename or drop it before this transaction ends.
+
+        The caller reads the table's oid next.
+        """
         if self.look_up(cursor) is not None:
             cursor.execute(f"LOCK TABLE {self.place} IN ROW EXCLUSIVE MODE")
 
     def insert(self, cursor: Any, target: Any, staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert staged rows, of a key the last one, also over that in the table."""
+        """Insert staged rows into the target. With a key, the last row of each key replaces the row in the target."""
         staging, written, key, nonces = staged
         names = [self.dialect.quoted(column) for column in written]
         columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)
@@ -255,7 +261,7 @@ class PostgresqlSink(TableSink):
         )
         statement = f"INSERT INTO {target.name} ({columns}) "
         if not key:
-            order = " ORDER BY o.turn, s.barrier_row" if target.shows_order(written) else ""  # half of the time
+            order = " ORDER BY o.turn, s.barrier_row" if target.shows_order(written) else ""  # it doubles the time
             cursor.execute(f"{statement}SELECT {values} {source}{order}")
             return cursor.rowcount, None
         keys = [self.dialect.quoted(name) for name in key]
@@ -274,7 +280,7 @@ class PostgresqlSink(TableSink):
         return taken, cursor.fetchone()[0]
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
-        """Delete staged rows; if there are no others, and no one writes there now, without leaving them to a vacuum."""
+        """Delete staged rows. If the table has no other rows, and no one uses it now, truncate it, which needs no vacuum."""
         import psycopg
 
         unable = psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege
@@ -290,14 +296,14 @@ class PostgresqlSink(TableSink):
 
 
 def _longest(values: pa.Array) -> int:
-    """Return the bytes of the longest value, about."""
+    """Return about how many bytes the longest value of a column has."""
     if pa.types.is_nested(values.type) or not len(values):
         return int(values.nbytes)
     return int(pc.max(pc.binary_length(values)).as_py() or 0) if is_text(values.type) or is_bytes(values.type) else 32
 
 
 def _widened(batch: pa.RecordBatch, written: Sequence[Column]) -> pa.RecordBatch:
-    """Return a batch whose floats are doubles where the table has doubles: the text of 0.1 is another number there."""
+    """Return a batch with floats as doubles where the table has doubles: as text, the float 0.1 would be another double."""
     columns = [_doubles(column, target.base) for column, target in zip(batch.columns, written, strict=True)]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's dialect: a table as its catalog describes it, and what becomes of a query's types."""
+"""The dialect of PostgreSQL: how the catalog describes a table, and which types fit which columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEFT JOIN pg_collation c ON c.oid = a.attcollation AND c.oid <> t.typcollation
 LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
 WHERE b.typtype <> 'd' AND NOT (b.typcategory = 'A' AND b.typelem <> 0) ORDER BY a.attnum
 """
-"""Domains are what they are made of."""
+"""The query for a table's columns. For a domain, it returns the base type of the domain."""
 
 KEYS: Final = """
 SELECT array_agg(a.attname::text)
@@ -52,7 +52,7 @@ SELECT DISTINCT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attreli
         AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))
 WHERE i.indrelid = %s AND a.attnum > 0 AND a.attlen < 0
 """
-"""Columns of some length in indexes, or in their expressions."""
+"""The query for columns of variable length in indexes, or in expressions of indexes."""
 
 REFUSES: Final = """
 SELECT c.relkind = 'p' OR c.relhasrules OR row_security_active(c.oid)
@@ -72,7 +72,7 @@ WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.
 
 
 SHOWN: Final = 20
-"""Bytes of a column's name in the name of a check, of 63."""
+"""If a column's name has at most this number of bytes, the name of its check contains it. The limit for names is 63 bytes."""
 
 ROUNDS: Final = {
     "float4": 'cast it to "float"',
@@ -89,7 +89,7 @@ ROUNDS: Final = {
     "xid": "make the column bigint",
     "cid": "make the column bigint",
 }
-"""Types that make another value of some texts, without a word -> what to do. Those without a type of Spark's are not here."""
+"""Type that silently changes some texts -> advice for the user. `why_not` handles ``numeric`` and ``interval``."""
 
 ONE_FORM: Final = frozenset(
     {"bool", "int2", "int4", "int8", "text", "varchar", "bytea", "date", "timestamp", "timestamptz", "uuid"}
@@ -98,16 +98,16 @@ ONE_FORM: Final = frozenset(
 
 @dataclass(frozen=True)
 class Column(dialect.Column):
-    """A column of a table. The base of a domain is that of its base, and an array's is ``_text``.
+    """A column of a table. For a domain, `base` is the domain's base type; for an array of text, `base` is ``_text``.
 
     Parameters
     ----------
     modifier : int
-        Of the type; -1 for none.
+        The type's modifier, as the catalog encodes it; -1 for none.
     collation : str
-        Qualified and quoted; empty for the type's own.
+        The collation, qualified and quoted; empty if it is the type's default.
     domain : bool
-        Whether its type is a domain.
+        Whether the column's type is a domain.
     """
 
     modifier: int = -1
@@ -116,34 +116,34 @@ class Column(dialect.Column):
 
     @property
     def cuts(self) -> bool:
-        """Whether it would cut blanks from a text, without a word: a staging table has a text there, and a check."""
+        """Whether the column silently cuts spaces from a text. If so, the staging table's column is ``text`` with a check."""
         return self.base in ("varchar", "bpchar") and self.modifier > 0
 
     @property
     def one_form(self) -> bool:
-        """Whether values that are equal are the same: not so 1.0 and 1.00, or texts of some collations."""
+        """Whether equal values are always identical. Counterexamples: 1.0 and 1.00, or texts in some collations."""
         return self.base in ONE_FORM and not self.collation
 
 
 @dataclass(frozen=True)
 class Target(dialect.Target[Column]):
-    """A table. Its keys are those that an upsert can use.
+    """A table, as the catalog describes it. `keys` are only the unique indexes that an upsert can use.
 
     Parameters
     ----------
     oid : int
     unlogged : bool
-        Whether a crash of the server empties it.
+        Whether a crash of the server empties the table.
     acts : bool
-        Whether it, or a partition of it, may do more with a row than keep it: a trigger, a rule.
+        Whether the table, or a partition of it, may do more with a row than store it: a trigger, a rule.
     indexed : frozenset[str]
-        Columns of some length that an index has: it can't hold each value that the table can.
+        The columns of variable length in indexes. A value that fits into the table may be too long for an index.
     refuses : bool
-        Whether it has what may refuse a row that its columns allow: a trigger, a rule, a policy, partitions, an expression.
+        Whether a trigger, a rule, a policy, partitions or an index's expression may refuse a row that the columns allow.
     unique : bool
-        Whether a key, or an exclusion, may.
+        Whether a unique index or an exclusion constraint may refuse a row that the columns allow.
     conditions : int
-        How many check constraints it has.
+        The number of check constraints.
     """
 
     oid: int
@@ -155,11 +155,11 @@ class Target(dialect.Target[Column]):
     conditions: int
 
     def may_refuse(self, written: Sequence[Column], key: Sequence[str]) -> bool:
-        """Return whether it may refuse a row that its staging table has taken."""
+        """Return whether the table may refuse a row that its staging table has accepted."""
         return self.refuses or (self.unique and not key) or self.conditions > len(self.checks_on(written))
 
     def shows_order(self, written: Collection[str]) -> bool:
-        """Return whether one can see in which order rows of these columns were inserted: a sequence counts them, say."""
+        """Return whether the table can show in which order rows with these columns were inserted, for example by a sequence."""
         return self.acts or any(column.name not in written and column.filled for column in self.columns)
 
 
@@ -167,7 +167,7 @@ WHOLE: Final = ("int2", "int4", "int8", "numeric")
 
 
 class Postgresql(dialect.Dialect[Column]):
-    """The language of all its servers."""
+    """The dialect of PostgreSQL servers."""
 
     name: ClassVar[str] = NAME
     database: ClassVar[str] = "PostgreSQL"
@@ -179,7 +179,7 @@ class Postgresql(dialect.Dialect[Column]):
         Kind(pa.types.is_integer, "", WHOLE),
         Kind(pa.types.is_float32, "real", ("float4", "float8")),
         Kind(pa.types.is_float64, "double precision", ("float8",)),
-        Kind(is_text, "text", ()),  # most: `why_not` says which not
+        Kind(is_text, "text", ()),  # most types take text: `why_not` names the others
         Kind(is_bytes, "bytea", ("bytea",)),
         Kind(pa.types.is_date, "date", ("date",)),
         Kind(is_moment, "timestamp with time zone", ("timestamptz",)),
@@ -188,15 +188,15 @@ class Postgresql(dialect.Dialect[Column]):
     )
 
     def has_schema(self, cursor: Any, schema: str) -> bool:
-        """Ask the catalog."""
+        """Return whether a schema with this name exists."""
         return cursor.execute("SELECT to_regnamespace(%s)", (self.quoted(schema),)).fetchone()[0] is not None
 
     def is_there(self, cursor: Any, table: str) -> bool:
-        """Ask the catalog."""
+        """Return whether a table with this name exists."""
         return cursor.execute("SELECT to_regclass(%s)", (table,)).fetchone()[0] is not None
 
     def describe(self, cursor: Any, table: str) -> Target | None:
-        """Return a table; None if there is none of this name."""
+        """Return a table's description; None if the table does not exist."""
         found = cursor.execute(
             "SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhastriggers OR c.relhasrules "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
@@ -211,7 +211,7 @@ class Postgresql(dialect.Dialect[Column]):
                 owner=NAME,
                 option="dbtable",
                 value=table,
-                expectation="a table, and no view, foreign or temporary table",
+                expectation="a table, not a view, a foreign table or a temporary table",
             )
         columns = [Column(*row) for row in cursor.execute(COLUMNS, (oid,)).fetchall()]
         keys = [Index("", frozenset(names)) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
@@ -223,31 +223,35 @@ class Postgresql(dialect.Dialect[Column]):
         return Target(whole, whole.partition(".")[2], oid, columns, keys, checks, *facts)
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
-        """Return why values of a type can't go into a column as they are."""
+        """Return why a column can't store values of an Arrow type unchanged; empty if it can."""
         base = column.base
         if is_array(kind):
             if not base.startswith("_"):
-                return f"the table's is {column.type}"
+                return f"the table's column is {column.type}"
             inner = kind.value_type
             if is_array(inner):
-                return "PostgreSQL keeps no empty arrays in arrays: convert it with to_json, for a column of type jsonb"
+                return (
+                    "PostgreSQL can't store empty arrays in arrays: convert it with to_json, for a column of type jsonb"
+                )
             element = replace(column, base=base[1:])
             if element.cuts:
-                return f"the table's is {column.type}, which cuts blanks: make it an array of text"
+                return f"the table's column is {column.type}, which cuts spaces: make it an array of text"
             return self.why_not(inner, element)
         if pa.types.is_nested(kind):
-            return "has to be converted, with to_json for a column of type json or jsonb"
+            return "has to be converted, for example with to_json for a column of type json or jsonb"
         if is_text(kind):
             if base.startswith("_"):
                 element = replace(column, base=base[1:])
                 changes = element.cuts or self.why_not(kind, element)
-                return f"the table's is {column.type}, which changes some texts: make it an array" if changes else ""
+                return (
+                    f"the table's column is {column.type}, which changes some texts: pass an array" if changes else ""
+                )
             if base == "interval" and column.modifier >= 0:
-                return f"the table's is {column.type}, which rounds texts: make the column interval"
+                return f"the table's column is {column.type}, which rounds texts: make the column interval"
             if base == "bytea":
-                return f"the table's is {column.type}"
+                return f"the table's column is {column.type}"
             if column.cuts and column.domain:
-                return f"the table's is {column.type}, which cuts blanks: make the domain one of text"
+                return f"the table's column is {column.type}, which cuts spaces: make it a domain over text"
             if base == "numeric" and column.modifier >= 0:
                 digits, scale = (column.modifier - 4) >> 16, _scale(column.modifier)
                 cast = (
@@ -255,40 +259,48 @@ class Postgresql(dialect.Dialect[Column]):
                     if 0 <= scale <= digits
                     else "make the column numeric"
                 )
-                return f"the table's is {column.type}, which rounds texts: {cast}"
-            return f"the table's is {column.type}, which changes some texts: {ROUNDS[base]}" if base in ROUNDS else ""
+                return f"the table's column is {column.type}, which rounds texts: {cast}"
+            return (
+                f"the table's column is {column.type}, which changes some texts: {ROUNDS[base]}"
+                if base in ROUNDS
+                else ""
+            )
         if pa.types.is_decimal(kind):
-            return "" if base == "numeric" and _holds(column.modifier, kind.scale) else f"the table's is {column.type}"
+            return (
+                ""
+                if base == "numeric" and _holds(column.modifier, kind.scale)
+                else f"the table's column is {column.type}"
+            )
         found = self.kind(kind)
         if found is None:
             return "PostgreSQL has no such type"
         wanted = found.into
         if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
-            return f"the table's is {column.type}"
+            return f"the table's column is {column.type}"
         if base in ("timestamp", "timestamptz", "time") and column.modifier not in (-1, 6):
-            return f"the table's is {column.type}, which rounds"
+            return f"the table's column is {column.type}, which rounds"
         zones = {"timestamp": 'cast it to "timestamp_ntz"', "timestamptz": 'cast it to "timestamp"'}
         hint = f": {zones[base]}" if base in zones and pa.types.is_timestamp(kind) else ""
-        return "" if base in wanted else f"the table's is {column.type}{hint}"
+        return "" if base in wanted else f"the table's column is {column.type}{hint}"
 
     def why_no_key(self, target: dialect.Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return why ``ON CONFLICT`` can't name these columns."""
+        """Return why ``ON CONFLICT`` can't name these columns; empty if it can."""
         if any(index.columns == frozenset(names) for index in target.keys):
             return ""
         return (
-            f"{target.name} has no unique index of exactly {', '.join(names)} (not partial, not deferrable): "
+            f"{target.name} has no unique index on exactly {', '.join(names)} (not partial, not deferrable). Create one: "
             f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(self.quoted, names))})"
         )
 
     def type_for(self, kind: pa.DataType, key: bool = False) -> str:
-        """Return the type of a column, also of decimals and arrays."""
+        """Return the column type for an Arrow type in a new table; empty if PostgreSQL has none."""
         if is_array(kind):
             inner = "" if pa.types.is_nested(kind.value_type) else self.type_for(kind.value_type)
             return f"{inner}[]" if inner else ""
         return f"numeric({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else super().type_for(kind)
 
     def definition(self, column: Column) -> str:
-        """Return a column's definition in a staging table: a text with a check where blanks would be cut."""
+        """Return a column's definition in a staging table. If the target would cut spaces, use ``text`` with a check."""
         collation = f" COLLATE {column.collation}" if column.collation else ""
         null, name = " NOT NULL" if column.not_null else "", self.quoted(column.name)
         if not column.cuts or column.domain:
@@ -300,7 +312,7 @@ class Postgresql(dialect.Dialect[Column]):
         return f"{name} text{collation}{null} CONSTRAINT {self.quoted(said)} CHECK ({check})"
 
     def form(self, column: Column) -> object:
-        """Return what the definition is made of."""
+        """Return the values from which `definition` is built."""
         return column.name, column.type, column.not_null, column.collation
 
     def staging_statements(self, staging: str, target: dialect.Target[Column], written: Sequence[Column]) -> list[str]:
@@ -311,18 +323,18 @@ class Postgresql(dialect.Dialect[Column]):
         settings = "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000)"
         return [
             f"CREATE TABLE {staging} ({', '.join(columns)}) {settings}",
-            f"ALTER TABLE {staging} REPLICA IDENTITY FULL",  # else a publication FOR ALL TABLES lets no row be deleted
+            f"ALTER TABLE {staging} REPLICA IDENTITY FULL",  # else a publication FOR ALL TABLES prevents every DELETE
         ]
 
 
 def _holds(modifier: int, scale: int) -> bool:
-    """Return whether a numeric of this modifier keeps as many digits behind the point, or all."""
+    """Return whether a ``numeric`` with this modifier keeps at least `scale` decimal places."""
     if modifier < 0:
         return True
     return _scale(modifier) >= scale
 
 
 def _scale(modifier: int) -> int:
-    """Return how many digits behind the point a numeric keeps; negative if it rounds before the point."""
+    """Return how many decimal places a ``numeric`` keeps; a negative number if it also rounds digits before the point."""
     own = (modifier - 4) & 0x7FF
     return own if own < 1024 else own - 2048

@@ -1,9 +1,10 @@
-"""`StagedSqlSink`: the base of sinks whose store is a relational database.
+"""`StagedSqlSink`: the base class of sinks whose store is a relational database.
 
-A task writes its rows to a staging table, in a database transaction that it commits itself: from then on they are durable, and
-in no table that readers query. A checkpoint is committed by one database transaction. It locks the rows that stand for the
-tasks' transactions in a control table, moves the staged rows into the target and sets the state. An abort sets the other
-state. Whichever locks a row first wins, and nothing expires.
+A task writes its rows to a staging table, in a database transaction that the task itself commits. After that, the rows are
+durable, but not in a table that readers query. Each task's transaction has a row with a state in a control table. One database
+transaction commits a checkpoint: it locks these rows, moves the staged rows into the target, and sets the state to committed.
+An abort locks the same rows and sets the state to aborted. If a commit and an abort overlap, the first to lock a row wins.
+Nothing expires.
 """
 
 from __future__ import annotations
@@ -45,11 +46,15 @@ if TYPE_CHECKING:
 __all__ = ["StagedHandle", "StagedSqlSink", "StagedTransaction"]
 
 FORMAT: Final = 1
-"""Version of the handles."""
+"""The version of the handles' format."""
 
 
 class StagedHandle(TypedDict):
-    """A prepared transaction: its name, where its rows are staged, and for which target."""
+    """The handle of a prepared transaction: its ``nonce``, the number of its rows, the staging table and the target.
+
+    The column ``barrier_nonce`` of the staged rows contains this ``nonce``. ``more`` is the value that `StagedSqlSink.more`
+    returned.
+    """
 
     format: int
     nonce: str
@@ -62,22 +67,23 @@ class StagedHandle(TypedDict):
 
 
 class _RowsDeletedError(Exception):
-    """Something has deleted staged rows between the first look of a commit and its end, so it is rolled back."""
+    """Staged rows were deleted while a commit was running, so the commit was rolled back."""
 
 
 @dataclass
 class StagedTransaction:
-    """A task's transaction while it is open.
+    """A task's open transaction.
 
     Parameters
     ----------
     context : TransactionContext
+        The task that writes the rows.
     cursor : Cursor
-        Of a connection that no one else uses.
+        A cursor of a connection that no one else uses.
     target : str
-        As `StagedSqlSink.target` returned it.
+        The value that `StagedSqlSink.target` returned when the transaction began.
     rows : int
-        That were staged so far.
+        The number of rows that were staged so far.
     """
 
     context: TransactionContext
@@ -87,71 +93,76 @@ class StagedTransaction:
 
 
 class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
-    """Stages rows in a relational database, and moves those of a whole checkpoint into the target at one instant.
+    """Base class of sinks for relational databases: stages rows, and makes a whole checkpoint visible at one instant.
 
-    Subclasses name the staging table, write to it (`stage`) and move rows out of it (`publish`). The database must have
-    transactions that survive a crash once they are committed, and lock the rows that ``SELECT ... FOR UPDATE`` reads, or
-    whole tables.
+    Subclasses name the staging table, write rows to it (`stage`), and move the rows into the target (`publish`). Committed
+    transactions of the database must survive a crash. The database must also lock the rows that ``SELECT ... FOR UPDATE``
+    reads, or whole tables.
 
     Parameters
     ----------
     options : Options
+        The user's options, with ``transactionalIdPrefix`` filled in (the query id by default).
     schema : pyarrow.Schema
+        The schema of every batch that `stage` gets.
     """
 
     commitsTogether: ClassVar[bool] = True
     addressOptions = frozenset({"url", "dbtable", "stagingschema"})
 
     marker: ClassVar[str] = "?"
-    """The sign for a parameter in a statement: PEP 249's ``paramstyle``."""
+    """The placeholder for a parameter in the client's statements (``paramstyle`` in PEP 249): ``?`` or ``%s``."""
 
     locking: ClassVar[str] = " FOR UPDATE"
-    """The end of a query that locks what it reads; empty if a transaction that writes excludes all others."""
+    """The end of a SELECT that locks the rows that it reads; empty if a transaction that writes excludes all others."""
 
     at_once: ClassVar[int] = AT_ONCE
-    """How many rows a statement that locks may name; 1 if the database would read, and lock, the whole table for several."""
+    """The largest number of transactions in a locking statement: 1 if, with more, the database would lock the whole table."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         self._prefix = options.get("transactionalIdPrefix", "")
 
-    # -- what a sink's author gives ---------------------------------------------------------------------------------
+    # -- methods for a subclass -------------------------------------------------------------------------------------
 
     @abstractmethod
     def connect(self) -> Connection:
-        """Connect to the database, without autocommit."""
+        """Return a new connection to the database (PEP 249) that is not in autocommit mode."""
 
     @abstractmethod
     def staging(self, cursor: Cursor) -> str:
-        """Return the name of the staging table for these rows, as it stands in a statement.
+        """Return the name of the staging table for these rows, as it is written in a statement.
 
-        One of its columns is ``barrier_nonce``. Other columns than before are staged in another table, as what an earlier
-        run has prepared is still there.
+        One of its columns is ``barrier_nonce``. If the rows' columns have changed, return another table, because the former
+        table may still contain rows that an earlier run has prepared.
         """
 
     @abstractmethod
     def create(self, cursor: Cursor) -> None:
-        """Create the staging table, and the target if it may be missing, unless they are there. *Driver, once per planning.*"""
+        """Create the staging table, and the target if it may be missing, unless they exist. *Driver, once per planning.*"""
 
     @abstractmethod
     def has(self, cursor: Cursor, name: str) -> bool:
-        """Return whether there is a control table of this name; change nothing. *Driver.*"""
+        """Return whether a control table with this name exists; change nothing. *Driver.*"""
 
     @abstractmethod
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Insert rows into the staging table, with ``barrier_nonce`` = ``transaction.context.nonce``. *Executor.*"""
+        """Insert a batch into the staging table, with ``barrier_nonce`` = ``transaction.context.nonce``. *Executor.*"""
 
     @abstractmethod
     def publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
-        """Insert the staged rows of these transactions into the target, in this order. *Driver.*"""
+        """Insert the staged rows of these transactions into the target, in this order. *Driver.*
+
+        Called inside the database transaction of the checkpoint: do not commit.
+        """
 
     def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
-        """Delete staged rows."""
+        """Delete the staged rows of these transactions."""
         for some in portions(nonces, self.at_once):
             self.run(cursor, f"DELETE FROM {staging} WHERE barrier_nonce IN ({marks(some)})", some)
 
     def staged(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
-        """Return how many rows are staged, by transaction; empty if the staging table is gone."""
+        """Return nonce -> number of staged rows, for the transactions that have any."""
         found: dict[str, int] = {}
         for some in portions(nonces):
             where = f"WHERE barrier_nonce IN ({marks(some)}) GROUP BY barrier_nonce"
@@ -159,35 +170,42 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return found
 
     def target(self, cursor: Cursor) -> str:
-        """Return what distinguishes the target from one that is created under its name later. Default: nothing does."""
+        """Return a value that identifies the target, for example an object id. Default: an empty text.
+
+        A table that is created later under the same name must get another value.
+        """
         return ""
 
     def lock(self, cursor: Cursor) -> None:
-        """Keep the target as it is until the end of the transaction: `target` is asked next. Default: nothing."""
+        """Lock the target, so that no one can alter or replace it before this database transaction ends. Default: no lock.
+
+        Called in each commit, before `target`.
+        """
 
     def server(self, cursor: Cursor) -> str:
-        """Return what changes if the database goes on elsewhere, or from an older state: a failover. Default: nothing.
+        """Return a value that changes after a failover or a restore: a server's id, a timeline. Default: an empty text.
 
-        A run that finds another server than it began on ends, and the next one compares the database with the journal.
+        If the value has changed since the run began, the run ends. The next run compares the database with the journal.
         """
         return ""
 
     def control_table(self, name: str) -> str:
-        """Return the name of a control table as it stands in a statement. Default: the name."""
+        """Return the name of a control table as it is written in a statement. Default: `name`, without a schema."""
         return name
 
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
-        """Begin a database transaction: settings that are valid for it. Default: nothing.
+        """Begin a database transaction, and apply its settings. Default: do nothing, as the client begins transactions.
 
         Parameters
         ----------
         cursor : Cursor
+            The cursor that runs the transaction's statements.
         seconds : float or None
-            How long one statement, or a pause between two, may take. None for a task's: it waits for its rows.
+            How long one statement, or a pause between two statements, may take. None in a task, which waits for its rows.
         """
 
     def more(self) -> dict[str, Any]:
-        """Return what else `publish` needs, as JSON: it goes into the handles. Default: nothing."""
+        """Return further data that `publish` needs, as a JSON mapping for the handle. Default: an empty mapping."""
         return {}
 
     # -- executor ---------------------------------------------------------------------------------------------------
@@ -200,13 +218,13 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             return StagedTransaction(context, cursor, self.target(cursor))
 
     def write(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Stage the rows."""
+        """Write the batch to the staging table."""
         with self.database.reaching():
             self.stage(transaction, in_micros(self.name(), batch))
         transaction.rows += batch.num_rows
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
-        """Commit the database transaction: the staged rows, and the row that stands for them."""
+        """Commit the staged rows, with the transaction's row in the control table. Return the handle."""
         context, rows = transaction.context, transaction.rows
         with self.database.reaching():
             staging = self.staging(transaction.cursor)
@@ -224,17 +242,17 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         )
 
     def rollback(self, transaction: StagedTransaction) -> None:
-        """Roll back."""
+        """Roll back, and close the connection."""
         self.close()
 
     def close(self) -> None:
-        """Close the connection, after a rollback."""
+        """Roll back what is not committed, and close the connection."""
         self.database.close()
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def identify(self) -> dict[str, str]:
-        """Create what is missing; return the id of the control tables, and the target's."""
+        """Create missing tables. Return the identity of the control tables, and the value of `target`."""
         self.create_control_tables()
         with self.database.transaction() as cursor:
             self.create(cursor)
@@ -242,13 +260,13 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return {"cluster": f"{self._store()}/{self.table()}", "table": target}
 
     def _store(self) -> str:
-        """Return the id of the control tables; the first that asks gives them one."""
+        """Return the id of the control tables. If they have no id yet, give them one first."""
         while True:
             with self.database.transaction() as cursor:
                 found = self._control.store(cursor)
             if found is not None:
                 return found
-            with suppress(RowRefusedError), self.database.transaction() as cursor:  # another query was first
+            with suppress(RowRefusedError), self.database.transaction() as cursor:  # another query gave them an id
                 self._control.name_store(cursor)
 
     def table(self) -> str:
@@ -256,38 +274,40 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return self.name()
 
     def described(self) -> str:
-        """Return the target's name and where it is, for people; it holds no secret. Default: `table`."""
+        """Return the target's name and server for messages, without secrets. Default: the value of `table`."""
         return self.table()
 
     def create_control_tables(self) -> None:
-        """Create the control tables unless they are there."""
+        """Create the control tables, unless they exist."""
         with self.database.transaction() as cursor:
             for name, columns in CONTROL_TABLES.items():
                 self.run(cursor, f"CREATE TABLE IF NOT EXISTS {self.control_table(name)} ({columns})")
 
     def isThere(self, route: str = "") -> bool:
-        """Return whether the control tables and the target are there."""
+        """Return whether the control tables and the target exist."""
         with self.database.transaction() as cursor:
             return all(self.has(cursor, name) for name in CONTROL_TABLES) and self.has_target(cursor)
 
     def has_target(self, cursor: Cursor) -> bool:
-        """Return whether the target is there. Default: yes, because `create` creates none."""
+        """Return whether the target exists. Default: True. Override this if `create` creates the target."""
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int:
-        """Return the newest committed checkpoint of the query; the commit itself compares it once more."""
+        """Return the query's newest committed checkpoint; 0 if it has none. Each commit compares it with the journal again."""
         with self.database.transaction() as cursor:
             return self._control.newest(cursor, queryId)
 
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Take the prefix, or check that no other query has, and that the database is still the same."""
+        """Claim the prefix for a new run; for a continuing run, check that it still owns the prefix, on the same database."""
         if mark is None:
-            with suppress(RowRefusedError):  # another run took it while it had no row that could be locked
+            with suppress(RowRefusedError):  # another run claimed the prefix first: it had no row to lock
                 return self._claim()
             return self._claim()
         with self.database.transaction() as cursor:
             if self._must_be_the_same(cursor) != mark["token"]:
-                raise FencedError("PREFIX_TAKEN", prefix=self._prefix, reason=f"{self.described()} names another run")
+                raise FencedError(
+                    "PREFIX_TAKEN", prefix=self._prefix, reason=f"another run claimed it for {self.described()}"
+                )
             return mark
 
     def _claim(self) -> Mapping[str, Any]:
@@ -295,33 +315,31 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             return {"token": self._control.claim(cursor, self.server(cursor))}
 
     def commit(self, handles: Sequence[StagedHandle], checkpoint: DecidedCheckpoint) -> None:
-        """Move the rows of all into the target, in one database transaction."""
+        """Move the staged rows of all handles into the target, in one database transaction."""
         if not handles:
             return
 
         def attempt(seconds: float) -> list[StagedHandle]:
             while True:
-                with suppress(_RowsDeletedError):  # the next look finds them gone
+                with suppress(_RowsDeletedError):  # the next attempt finds out which rows are gone
                     return self._commit(handles, checkpoint, seconds)
 
         try:
             lost = self.database.retried(attempt, f"the commit of checkpoint {checkpoint.id}")
         except RowRefusedError as problem:
             raise problem.with_note(
-                f"Checkpoint {checkpoint.id} is decided, so its rows stay as they are: ALTER TABLE (or drop the constraint, "
-                f"index, policy or trigger that refuses them), and start the query again. Nothing is lost."
+                f"Checkpoint {checkpoint.id} is decided, so its rows can't be changed. Alter the table (or drop the "
+                f"constraint, index, policy or trigger that refuses the row), and start the query again. No row is lost."
             ) from problem
         faults.reach("commit.one")
         if lost:
-            reason = (
-                f"{len(lost)} of checkpoint {checkpoint.id} were aborted, or their rows are not in {lost[0]['staging']}"
-            )
+            reason = f"{len(lost)} transactions of checkpoint {checkpoint.id} were aborted or lack rows in {lost[0]['staging']}"
             raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=reason)
 
     def _commit(
         self, handles: Sequence[StagedHandle], checkpoint: DecidedCheckpoint, seconds: float
     ) -> list[StagedHandle]:
-        """Commit all, or none; return those that are lost."""
+        """Commit all handles, or none. Return the lost handles."""
         with self.database.transaction(seconds) as cursor:
             self._must_be_the_same(cursor, lock=True)
             must_hold(self.described(), self._control.newest(cursor, checkpoint.queryId), checkpoint.after)
@@ -329,7 +347,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             lost = [handle for handle in handles if states.get(handle["nonce"]) not in ("prepared", "committed")]
             living = [handle for handle in handles if states.get(handle["nonce"]) == "prepared"]
             gone = self._gone(cursor, living)
-            if gone:  # no one can repair them but the replay: as good as aborted, and now they are
+            if gone:  # only a replay can write these rows again, so abort the transactions
                 self._control.end(cursor, [handle["nonce"] for handle in gone], "aborted")
                 self._unstage(cursor, _by_staging(gone))
             if lost or gone or not living:
@@ -345,10 +363,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return []
 
     def _publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
-        """Insert the rows, if all that were counted are staged to the end: each statement sees what is committed by then."""
+        """Insert the rows, then check that no staged row was deleted meanwhile: each statement sees the newest commits."""
         try:
             self.publish(cursor, handles)
-        except StoreError:  # it may have counted too few
+        except StoreError:  # rows may have been deleted
             self._must_be_staged(cursor, handles)
             raise
         self._must_be_staged(cursor, handles)
@@ -358,7 +376,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             raise _RowsDeletedError
 
     def abort(self, handles: Sequence[StagedHandle]) -> Sequence[StagedHandle]:
-        """Set the state of those that are not committed, and delete their staged rows."""
+        """Abort the handles that are prepared, and delete their staged rows. Return the handles that are committed."""
 
         def attempt(seconds: float) -> list[StagedHandle]:
             with self.database.transaction(seconds) as cursor:
@@ -371,7 +389,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return self.database.retried(attempt, "an abort") if handles else []
 
     def inspect(self, handles: Sequence[StagedHandle]) -> Sequence[HandleState]:
-        """Return the state of each."""
+        """Return the state of each handle, from the control table."""
         if not handles:
             return []
         with self.database.transaction() as cursor:
@@ -380,7 +398,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return [_outcome(handle, states.get(handle["nonce"]), target) for handle in handles]
 
     def sweep(self, known: Sequence[StagedHandle], before: Cutoff) -> int:
-        """Delete what is over: prepared transactions, and the rows that stood for others."""
+        """Abort prepared transactions that are over; return how many.
+
+        Delete their staged rows. Also delete the control table's row of every transaction that is over, in any state.
+        """
         kept = {handle["nonce"] for handle in known}
         return self._sweep(lambda row: row.nonce not in kept and before.ends(row.query, row.run, row.batch))
 
@@ -390,7 +411,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             if not over:
                 return 0
             states = self._control.states(cursor, [row.nonce for row in over], lock=True)
-            over = [row for row in over if states.get(row.nonce) == row.state]  # one may have been committed meanwhile
+            over = [row for row in over if states.get(row.nonce) == row.state]  # skip rows that a commit has changed
             staged: dict[str, list[str]] = {}
             for row in over:
                 if row.state == "prepared":
@@ -408,22 +429,22 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
     @cached_property
     def database(self) -> Database:
-        """The connection, its database transactions and their errors."""
+        """The sink's connection to its database, with transactions and translation of errors."""
         return Database(self, self.commit_seconds)
 
     @property
     def commit_seconds(self) -> float:
-        """How long the commit of a checkpoint may take: the option ``commitTimeoutMs``."""
+        """How long the commit of a checkpoint may take, in seconds: the option ``commitTimeoutMs``."""
         return int(self.options.get("commitTimeoutMs", "120000")) / 1000
 
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
-        """Return a database's error as ours: by its SQLSTATE. None if it is no database's."""
+        """Return the framework's error for a database error, by its SQLSTATE; None if `problem` is not a database error."""
         return standard_error(problem, self.sqlstate(problem), self.name(), self.described(), self.commit_seconds)
 
     def sqlstate(self, problem: Exception) -> str:
-        """Return the SQLSTATE of a database's error: it decides whether the statement is tried again. Empty if it has none.
+        """Return the SQLSTATE of a database error, which decides whether the statement is retried. Empty if there is none.
 
-        Default: the driver's. Override it if your database's own numbers say more.
+        Default: the SQLSTATE in the client's exception. Override this if your database's own error numbers say more.
         """
         return sqlstate(problem)
 
@@ -432,19 +453,19 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return ControlTables(self, self._prefix)
 
     def run(self, cursor: Cursor, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """Run a statement whose parameters are written as ``?``; return its rows, if it has any."""
+        """Run a statement with ``?`` for each parameter; return the rows of a SELECT."""
         cursor.execute(statement.replace("?", self.marker), tuple(parameters))
         return list(cursor.fetchall()) if statement.lstrip()[:6].upper() == "SELECT" else []
 
     def _must_be_the_same(self, cursor: Cursor, lock: bool = False) -> str:
-        """Check that the newest run under the prefix has begun on this database, as it is; return the run's token."""
+        """Check that no failover has happened since the prefix's newest run began; return the run's token."""
         claimed, server = self._control.claimed(cursor, lock), self.server(cursor)
         if claimed is None or claimed[1] != server:
             raise StoreReplacedError("DATABASE_FAILED_OVER", table=self.described(), server=server)
         return claimed[0]
 
     def _gone(self, cursor: Cursor, living: Sequence[StagedHandle]) -> list[StagedHandle]:
-        """Return those whose rows are not all staged: something has deleted them."""
+        """Return the handles whose rows are no longer all in the staging table, because something has deleted some."""
         found: dict[str, int] = {}
         for staging, nonces in _by_staging(living).items():
             found |= self.staged(cursor, staging, nonces)
@@ -465,12 +486,14 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
 def _outcome(handle: StagedHandle, state: str | None, target: str) -> HandleState:
     if state == "committed":
-        return HandleState(Outcome.COMMITTED, evidence="its state is committed")
+        return HandleState(Outcome.COMMITTED, evidence="the control table says that the transaction is committed")
     if state != "prepared":
-        known = "its state is aborted" if state else "the control table does not have it"
+        known = (
+            "the control table says that the transaction is aborted" if state else "the control table has no row of it"
+        )
         return HandleState(Outcome.LOST, evidence=known)
     if handle["target"] != target:
-        evidence = "the table is not the one that it was prepared for, which was deleted or renamed"
+        evidence = "the table that the transaction was prepared for was deleted, renamed or replaced"
         return HandleState(Outcome.UNKNOWN, evidence=evidence)
     return HandleState(Outcome.PREPARED)
 

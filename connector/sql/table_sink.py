@@ -1,4 +1,4 @@
-"""`TableSink`: rows go into a staging table of a relational database, and a checkpoint is one database transaction."""
+"""`TableSink`: the base class of our sinks for tables of PostgreSQL and MySQL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Staged", "TableSink", "Task", "literal"]
 
 
 class Task(NamedTuple):
-    """For which table a task writes: `written` are columns of it, in the order of the rows' columns."""
+    """The tables of a task. `written` are the target's columns that the task writes, in the order of the rows' columns."""
 
     staging: str
     target: Target[Any]
@@ -43,7 +43,10 @@ class Task(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """Rows to be moved: `names` are their columns; of one transaction, if the sink's `at_once` is 1, else of some in order."""
+    """Staged rows that one statement moves: `names` are their columns, `nonces` their transactions in order.
+
+    If the sink's `at_once` is 1, there is only one transaction.
+    """
 
     staging: str
     names: Sequence[str]
@@ -52,43 +55,43 @@ class Staged(NamedTuple):
 
 
 class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
-    """Appends rows to a table, or replaces those of the same key, a whole checkpoint at one instant.
+    """Appends rows to a table, or replaces rows by key. A whole checkpoint becomes visible at one instant.
 
-    What a database has of its own is in a subclass, by the hooks of `StagedSqlSink` and of this class, and in its `Dialect`.
+    For each database, a subclass implements the hooks of `StagedSqlSink` and of this class, and names a `Dialect`.
 
     Parameters
     ----------
     options : Options
         See `connector.sql.write_options`.
     schema : pyarrow.Schema
-        Of the rows; columns are found by name.
+        The rows' schema. Columns are matched by name.
 
     Raises
     ------
     OptionError
-        Offline: unknown or missing options, an address that can't be read.
+        An option is unknown, missing or wrong, or the database's client is not installed. (The sink does not connect yet.)
     """
 
     marker: ClassVar[str] = "%s"
     dialect_type: ClassVar[type[Dialect[Any]]]
     dialect: Dialect[Any]
-    """Known when it is connected."""
+    """The dialect of the server; a subclass may set it when it connects."""
 
     table_of_options: ClassVar[OptionTable]
     package: ClassVar[str]
-    """The client's."""
+    """The package of the database's client."""
 
     dataset_server: ClassVar[tuple[str, int]]
-    """Scheme in OpenLineage's names, and port."""
+    """The scheme in OpenLineage's names, and the default port."""
 
     drops: ClassVar[str] = ""
-    """Why a table may take fewer rows than it is given."""
+    """The end of an error's text: the reason why a table may store fewer rows than it gets."""
 
     place: str
-    """The target, as it stands in a statement."""
+    """The target's name, as it is written in a statement."""
 
     task: Task
-    """Of an executor."""
+    """The tables of the current task. Set only on an executor."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -97,7 +100,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
             raise OptionError("MISSING_PACKAGE", owner=self.name(), package=package, option="format")
         self.parsed = self.table_of_options.parse(options, also=HOST_OPTIONS)
         if self.parsed["deliveryGuarantee"] != "exactly-once":
-            expectation = "exactly-once, as its commits are whole checkpoints either way"
+            expectation = "exactly-once, because this sink always commits whole checkpoints"
             raise self.table_of_options.invalid("deliveryGuarantee", self.parsed["deliveryGuarantee"], expectation)
         self._key: Sequence[str] = self.parsed["upsertKey"]
         self.replacesRows = bool(self._key)
@@ -108,69 +111,69 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return cls.dialect_type.name
 
     def control_table(self, name: str) -> str:
-        """Return the table in `stagingSchema`."""
+        """Return the name of a control table in `stagingSchema`."""
         return f"{self.dialect_type.quoted(self.parsed['stagingSchema'])}.{name}"
 
-    # -- what a database has of its own -----------------------------------------------------------------------------
+    # -- hooks for each database ------------------------------------------------------------------------------------
 
     def exclude(self, cursor: Any) -> None:
-        """Let others that create wait until the end of the transaction. Default: the database does so itself."""
+        """Make other queries that create tables wait until this transaction ends. Default: the database does this itself."""
 
     def look_up_whole(self, cursor: Any) -> Target[Any] | None:
-        """Return the target with all of its indexes. Default: any user can see them."""
+        """Return the target's description with all indexes. Default: `look_up`, because every user can see all indexes."""
         return self.look_up(cursor)
 
     def look_up(self, cursor: Any) -> Target[Any] | None:
-        """Return the target; None if it is not there."""
+        """Return the target's description; None if the target does not exist."""
         return self.dialect.describe(cursor, self.place)
 
     @abstractmethod
     def insert(self, cursor: Any, target: Any, staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert staged rows, in order; with a key each replaces the one of its key.
+        """Insert staged rows into the target, in order. With a key, each row replaces the row with the same key.
 
         Parameters
         ----------
         target : Target
         staged : Staged
         more : str
-            Goes to where the statement says which rows.
+            SQL text that restricts the rows further: a condition (PostgreSQL) or a limit (MySQL).
 
         Returns
         -------
         tuple[int, int or None]
-            How many rows the table took, and of how many; None for all that are staged.
+            The number of rows that the target stored, and the number that it should have stored: None for all staged rows.
         """
 
     @abstractmethod
     def findings(self, cursor: Any, target: Target[Any] | None) -> Iterable[Finding]:
-        """Look for what may hurt later."""
+        """Return findings about problems that may appear later."""
 
     @classmethod
     @abstractmethod
     def dataset(cls, table: str, database: str) -> str:
-        """Return the name that OpenLineage has for a table."""
+        """Return a table's name in OpenLineage."""
 
     def refusal(self, reason: str) -> StoreError:
-        """Make the error of a table that can't be used."""
+        """Return the error for a target that can't be used."""
         return StoreError("DATABASE_REFUSED", owner=self.name(), table=self.described(), reason=reason)
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def checkStart(self, prefix: str | None) -> None:
-        """Check that the table, if there is one, can take the rows, or could be created."""
+        """Check that the target can store the rows. If the target does not exist, check that it could be created."""
         with self.database.transaction() as cursor:
             target = self.look_up_whole(cursor)
-            if self.schema.names:  # else they are not known
+            if self.schema.names:  # otherwise the columns are unknown
                 self._target_statement() if target is None else self._fitting(target)
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
-        """Look at the server, the table and this user's rights."""
+        """Return findings about the server, the target and this user's rights."""
         with self.database.transaction() as cursor:
             return list(self.findings(cursor, self.look_up(cursor)))
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the table."""
+        """Return the target's name in OpenLineage; empty if the address is hidden."""
         where, (scheme, port) = urlsplit(options.get("url", "").removeprefix("jdbc:")), cls.dataset_server
         if where.hostname is None:
             return []
@@ -178,14 +181,14 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return [(f"{scheme}://{where.hostname}:{where.port or port}", name)]
 
     def identify(self) -> dict[str, str]:
-        """Create what is missing: the schema and its tables, and the target."""
+        """Create the staging schema, its tables and the target, unless they exist. Return their identity."""
         try:
             try:
                 return super().identify()
             except RowRefusedError as problem:
                 if self._state_of(problem) != "23505":
                     raise
-                return super().identify()  # another query has created the same
+                return super().identify()  # another query created the same objects
         except StoreError as problem:
             if self._state_of(problem) != "42501":
                 raise
@@ -196,7 +199,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return self.sqlstate(problem.__cause__) if isinstance(problem.__cause__, Exception) else ""
 
     def create_control_tables(self) -> None:
-        """Create the control tables unless they are there: a query without the right to create may use them."""
+        """Create the control tables that do not exist. So a user without the right to create can use existing tables."""
         with self.database.transaction() as cursor:
             self.exclude(cursor)
             if not self.dialect.has_schema(cursor, self.parsed["stagingSchema"]):
@@ -206,7 +209,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
                     cursor.execute(self._control_statement(name, columns))
 
     def create(self, cursor: Any) -> None:
-        """Create the target, if it is not there, and the staging table."""
+        """Create the target and the staging table, unless they exist."""
         self.exclude(cursor)
         target = self.look_up_whole(cursor)
         if target is None:
@@ -219,21 +222,21 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
                 cursor.execute(statement)
 
     def has(self, cursor: Any, name: str) -> bool:
-        """Return whether there is a control table of this name."""
+        """Return whether a control table with this name exists."""
         return self.dialect.is_there(cursor, self.control_table(name))
 
     def has_target(self, cursor: Any) -> bool:
-        """Return whether the table is there."""
+        """Return whether the target exists."""
         return self.dialect.is_there(cursor, self.place)
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def warmUp(self, context: TransactionContext) -> None:
-        """Connect."""
+        """Connect to the database."""
         self.database.connection()
 
     def beginTransaction(self, context: TransactionContext) -> StagedTransaction:
-        """Look at the table, and begin."""
+        """Begin a database transaction, and match the query's columns with the target's."""
         transaction = super().beginTransaction(context)
         with self.database.reaching():
             target = self._must_be_there(self.look_up(transaction.cursor))
@@ -243,17 +246,17 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return transaction
 
     def staging(self, cursor: Any) -> str:
-        """Return the staging table of this prefix, this target and its columns as they are."""
+        """Return the staging table for this prefix, this target and the current columns."""
         return self.task.staging
 
     def more(self) -> dict[str, Any]:
-        """Return the columns, with their types, and those of the key."""
+        """Return the written columns with their types, and the columns of the key."""
         return {"columns": {column.name: column.whole for column in self.task.written}, "key": self.task.key}
 
     # -- commit -----------------------------------------------------------------------------------------------------
 
     def publish(self, cursor: Any, handles: Sequence[StagedHandle]) -> None:
-        """Insert the rows, in order; with a key each replaces the one of its key."""
+        """Insert the staged rows into the target, in order. With a key, each row replaces the row with the same key."""
         target = self._must_be_there(self.look_up(cursor))
         size = len(handles) if self.at_once > 1 else 1
         for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
@@ -263,12 +266,13 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
                 taken, wanted = self.insert(cursor, target, staged)
                 wanted = sum(handle["rows"] for handle in some) if wanted is None else wanted
                 if taken != wanted:
-                    raise self.refusal(f"it took {taken} rows of {wanted}{self.drops}")
+                    raise self.refusal(f"it stored {taken} rows of {wanted}{self.drops}")
 
     def _unchanged(self, cursor: Any, target: Target[Any], handle: StagedHandle) -> list[str]:
-        """Return the columns of staged rows.
+        """Return the names of the columns of a handle's staged rows.
 
-        In the target they, and the key, have to be as they were: a value might change on its way, or replace another key's row.
+        Raise if one of these columns, or the key, has changed in the target since the rows were staged. Otherwise a value
+        could be changed by the move, or replace a row with another key.
         """
         was: Mapping[str, str] | None = handle["more"].get("columns")
         if was is None:  # a handle of an earlier release
@@ -288,14 +292,14 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return list(was)
 
     def staged(self, cursor: Any, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
-        """Return how many rows are staged."""
+        """Return nonce -> number of staged rows; empty if the staging table does not exist."""
         return super().staged(cursor, staging, nonces) if self.dialect.is_there(cursor, staging) else {}
 
     # -- statements that create -------------------------------------------------------------------------------------
 
     def _must_be_there(self, table: Target[Any] | None) -> Target[Any]:
         if table is None:
-            raise self.refusal("the table is not there any more")
+            raise self.refusal("the table no longer exists")
         return table
 
     def _fitting(self, target: Target[Any]) -> list[Any]:
@@ -328,7 +332,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
 
 
 def literal(nonce: str) -> str:
-    """Return a nonce, which is hexadecimal, as it stands in a statement."""
+    """Return a nonce as a string literal for a statement. A nonce is hexadecimal, so it needs no escapes."""
     if not nonce.isalnum():
         raise ValueError(nonce)
     return f"'{nonce}'"

@@ -1,4 +1,4 @@
-"""The options of the formats of this room, in the words of Spark's JDBC source."""
+"""The options of ``2pc-postgresql`` and ``2pc-mysql``, with the names that Spark's JDBC source uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _TABLE: Final = re.compile(rf"{_PART}(?:\.{_PART})?")
 
 def _as_table(text: str) -> str:
     if _TABLE.fullmatch(text.strip()) is None:
-        raise ValueError('the name of a table, with its schema or without: orders, sales.orders, "Orders" (no query)')
+        raise ValueError(
+            'the name of a table, with or without its schema: orders, sales.orders, "Orders" (not a query)'
+        )
     return text.strip()
 
 
@@ -28,14 +30,14 @@ _MYSQL_TABLE: Final = re.compile(rf"{_MYSQL_PART}(?:\.{_MYSQL_PART})?")
 def _as_mysql_table(text: str) -> str:
     if _MYSQL_TABLE.fullmatch(text.strip()) is None:
         raise ValueError(
-            "the name of a table, with its database or without: orders, shop.orders, `my orders` (no query)"
+            "the name of a table, with or without its database: orders, shop.orders, `my orders` (not a query)"
         )
     return text.strip()
 
 
 def _as_schema(text: str) -> str:
     if re.fullmatch(r"[A-Za-z_]\w*", text.strip()) is None:
-        raise ValueError("the name of a schema, of letters, digits and _")
+        raise ValueError("the name of a schema, made of letters, digits and _")
     return text.strip()
 
 
@@ -48,20 +50,20 @@ def _options(owner: str, url: str, dbtable: str, as_table: Callable[[str], str])
         owner,
         (
             Option("url", REQUIRED, as_str, url),
-            Option("dbtable", REQUIRED, as_table, f"{dbtable} It is created if it is not there."),
-            Option("user", None, as_str, "The user, if the address does not have one."),
-            Option("password", None, _as_password, "The user's password, if the address does not have it."),
+            Option("dbtable", REQUIRED, as_table, f"{dbtable} The sink creates the table if it does not exist."),
+            Option("user", None, as_str, "The database user, unless the address contains it."),
+            Option("password", None, _as_password, "The user's password, unless the address contains it."),
             Option(
                 "upsertKey",
                 (),
                 as_columns,
-                "Columns of a unique index: a row replaces the one of the same key. Without it rows are appended.",
+                "The columns of a unique index: a row replaces the row with the same key. By default, rows are appended.",
             ),
             Option(
                 "stagingSchema",
                 "barrier",
                 _as_schema,
-                "The schema of the staging and control tables. It is created if it is not there, and so are they.",
+                "The schema of the staging and control tables. The sink creates it, and these tables, if they do not exist.",
             ),
         ),
         passthrough_prefixes=(),
@@ -71,13 +73,13 @@ def _options(owner: str, url: str, dbtable: str, as_table: Callable[[str], str])
 POSTGRESQL_OPTIONS = _options(
     "2pc-postgresql",
     "The database's address: postgresql://host:port/database, with libpq's parameters, or jdbc:postgresql://...",
-    'The table, as a statement names it: orders, sales.orders, "Orders".',
+    'The target table, as in an SQL statement: orders, sales.orders, "Orders".',
     _as_table,
 )
 
 MYSQL_OPTIONS = _options(
     "2pc-mysql",
     "The database's address: mysql://host:port/database, jdbc:mysql://... or jdbc:mariadb://...",
-    "The table, as a statement names it: orders, shop.orders, `my orders`.",
+    "The target table, as in an SQL statement: orders, shop.orders, `my orders`.",
     _as_mysql_table,
 )
