@@ -87,8 +87,6 @@ def reference() -> Iterator[tuple[str, str]]:
     for module in (barrier_kafka, barrier_kafka.testing):
         for name in module.__all__:
             value = getattr(module, name)
-            if value.__module__.startswith("connector.sql"):
-                continue  # is still to be rewritten
             yield name, inspect.getdoc(value) or ""
             for own, member in vars(value).items() if inspect.isclass(value) else ():
                 method = getattr(member, "__func__", getattr(member, "fget", member))
