@@ -107,7 +107,7 @@ class KafkaAdmin(ClusterAdmin):
         return self.until(attempt, "the coordinators of transactions")
 
     def _remember(self, transactional_id: str, opinions: Sequence[Any]) -> None:
-        """Remember an id's coordinator if all answers name the same node. A broker that was paused may name a former one."""
+        """Remember an id's coordinator if all answers name the same node. A paused broker may name a former coordinator."""
         for opinion in opinions:
             if opinion.error_code == ID_DENIED:
                 raise missing_right("DESCRIBE", f"transactional id {transactional_id}")

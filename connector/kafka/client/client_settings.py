@@ -77,7 +77,7 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Ignored:
-    """A setting that has no effect here. No row would differ with it. `reason` is for the log and the docs."""
+    """A setting that can be ignored, because no row depends on it here. `reason` is for the log and the docs."""
 
     reason: str
 
@@ -266,7 +266,7 @@ class Translation:
     origins : Mapping[str, str]
         librdkafka's name → the user's name, without ``kafka.``, if the names differ.
     ignored : Mapping[str, str]
-        The user's name, without ``kafka.`` → why it has no effect. Settings for the other side are not included.
+        The user's name, without ``kafka.`` → why it has no effect. Settings that only the other side uses are not included.
     """
 
     settings: Mapping[str, str]
@@ -275,7 +275,7 @@ class Translation:
 
 
 def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
-    """Translate Java's names into librdkafka's, and omit settings that only the other side uses. Offline."""
+    """Translate Java's names into librdkafka's, and omit settings that only the other side (`Role`) uses."""
     settings: dict[str, str] = {}
     origins: dict[str, str] = {}
     ignored: dict[str, str] = {}

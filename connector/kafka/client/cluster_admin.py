@@ -150,7 +150,7 @@ class ClusterAdmin(KafkaConnection):
         return {config.name: config.value for config in result.configs if config.value is not None}
 
     def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the levels of the cluster's features that are in effect, and the highest levels that one broker supports."""
+        """Return the level of each feature that is in effect in the cluster, and the highest level that a broker supports."""
         from kafka.protocol.metadata import ApiVersionsRequest
 
         answer = self.ask(

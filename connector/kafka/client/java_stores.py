@@ -32,7 +32,7 @@ _STORES: Final[Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]]] = {
         },
     ),
 }
-"""Java's stores → how to export a store; and, for type PEM, Java's keys → librdkafka's settings."""
+"""Java's name of a store → how to export the store, and (for the type PEM) Java's keys → librdkafka's settings."""
 
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
 

@@ -285,7 +285,7 @@ def _by_leader(topics: Mapping[str, TopicInfo], partitions: Iterable[Partition])
 
 
 def _layers(witnesses: Mapping[int, Witness]) -> list[dict[Partition, int]]:
-    """Split witnesses into groups without repeated partitions, because a broker answers each partition of a request once."""
+    """Split witnesses into groups without repeated partitions, because a broker answers a partition once per request."""
     layers: list[dict[Partition, int]] = []
     times: dict[Partition, int] = {}
     for index, witness in witnesses.items():

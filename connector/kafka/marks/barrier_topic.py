@@ -120,7 +120,7 @@ class BarrierTopic:
         confirm: Callable[[], None],
         deadline: Deadline,
     ) -> None:
-        """Write a checkpoint's mark. The checkpoint's rows can be read, and no later row has been written yet.
+        """Write a checkpoint's mark. Call this when the checkpoint's rows can be read, and before any later row is written.
 
         Parameters
         ----------
@@ -193,7 +193,7 @@ def stable_ends(
 ) -> tuple[dict[str, str], dict[Partition, int]]:
     """Return a topic's id, and the last stable offset of each partition.
 
-    Wait until no offset is lower than in the mark `newest`, and until each is higher than the partition's offset in `rows`.
+    Wait until each offset is at least the partition's offset in the mark `newest`, and above its offset in `rows`.
     """
 
     def look() -> tuple[dict[str, str], dict[Partition, int]] | None:

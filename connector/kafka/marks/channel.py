@@ -121,7 +121,7 @@ def _within(mark: Followed, positions: Ends) -> bool:
 
 
 class Channel:
-    """The marks of one barrier topic, from the last mark that a query has passed.
+    """The marks of one barrier topic, beginning with the last mark that a query has passed.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ class Channel:
         for origin, barrier in newest.lineage.items():
             now = new.lineage.get(origin)
             if now is None or now < barrier:
-                found = "does not name this origin" if now is None else f"contains its barrier {now}"
+                found = "does not name this origin" if now is None else f"contains its older barrier {now}"
                 return (
                     f"checkpoint {newest.checkpoint} of {new.query} contains barrier {barrier} of {origin}, but checkpoint "
                     f"{new.checkpoint} {found}"

@@ -44,8 +44,8 @@ def next_cut(
 ) -> dict[str, int] | None:
     """Return the least cut after the current cut; None if there is none yet.
 
-    The result is the number of marks in `ahead` that each channel passes, at least `least`. If there are several cuts of
-    unrelated channels, the oldest cut is returned.
+    The result says how many marks of `ahead` each channel passes: at least the number in `least`. If there are several cuts
+    of unrelated channels, the oldest cut is returned.
     """
     starts = [least] if any(least.values()) else [{**least, channel: 1} for channel in sorted(at)]
     found = [cut for start in starts if (cut := cut_behind(at, ahead, start)) is not None]
@@ -99,7 +99,7 @@ def cut_behind(
 
 
 def first_with(marks: Sequence[Marked], barriers: Lineage, start: int = 0) -> int:
-    """Return the index of a channel's first mark, from `start` on, that contains `barriers` of all origins in its lineage."""
+    """Return the index of a channel's first mark, from `start` on, whose lineage has no older barrier than `barriers`."""
     return bisect_left(marks, 1, lo=start, key=lambda mark: int(not _is_behind(mark.lineage, barriers)))
 
 

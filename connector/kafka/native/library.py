@@ -215,7 +215,7 @@ class Library:
 
 
 def failure(code: int, text: str, *flags: bool) -> Exception:
-    """Return confluent-kafka's exception for an error. `flags` say if it is fatal, if it is retriable, if it needs an abort."""
+    """Return confluent-kafka's exception for an error. The `flags` are: it is fatal, it is retriable, it requires an abort."""
     from confluent_kafka import KafkaError, KafkaException
 
     return KafkaException(KafkaError(code, text, *flags))

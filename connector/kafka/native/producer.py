@@ -1,4 +1,4 @@
-"""A producer that reads rows directly from Arrow's buffers, with those methods of confluent-kafka's that the sink uses."""
+"""A producer that reads rows directly from Arrow's buffers. The sink calls it in the same way as confluent-kafka's producer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PASSING: Final = frozenset({3, 5, 9})
 REPLICA_NOT_AVAILABLE)."""
 
 UNASSIGNED: Final = -1
-"""The partition of a row for which the partitioner chooses."""
+"""A row's partition number if the partitioner has to choose the partition."""
 
 
 class ArrowProducer:
@@ -100,7 +100,7 @@ class ArrowProducer:
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def produce(self, topic: str, rows: np.ndarray[Any, Any], by_row: bool = False) -> int:
-        """Queue rows, and return how many were accepted. The others have an error code in the field ``err`` of `rows`."""
+        """Queue rows, and return how many were accepted. Refused rows have an error code in the field ``err``."""
         topic_object = self._topic(topic)
         if by_row:
             self._await_partitions(topic)
@@ -110,7 +110,7 @@ class ArrowProducer:
         return taken
 
     def poll(self, timeout: float) -> int:
-        """Wait up to `timeout` seconds for delivery reports, and report the rows that were not delivered."""
+        """Wait up to `timeout` seconds for delivery reports, and call `report` for rows that were not delivered."""
         served: int = self._library.poll(self._client, _milliseconds(timeout))
         self._library.check_alive(self._client)
         return served

@@ -79,7 +79,7 @@ def _queue(
 
 
 def _partitions(column: pa.Array, topic: str | None) -> np.ndarray[Any, Any]:
-    """Return each row's partition. It is -1 if the column has null, so that the partitioner chooses."""
+    """Return each row's partition. A null becomes -1, so that the partitioner chooses the partition."""
     numbers, null = integers(column)
     wrong = numbers[~null & ((numbers < 0) | (numbers > LARGEST_PARTITION))]
     if len(wrong):

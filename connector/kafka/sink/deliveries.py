@@ -38,7 +38,7 @@ CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_
 
 
 class Deliveries:
-    """Takes a producer's reports of rows that were not delivered, and keeps the first error that is a cause."""
+    """Takes a producer's reports of rows that were not delivered, and keeps the first error that is not a mere consequence."""
 
     def __init__(self) -> None:
         self._error: KafkaError | None = None
@@ -83,7 +83,7 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
         return missing_right("WRITE", f"topic {topic}")
     if name == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
         return missing_right("WRITE", "the transactional ids of the prefix")
-    return RetriableError("WRITE_FAILED", reason=f"to {at}: {reason}", **parameters)
+    return RetriableError("WRITE_FAILED", reason=f"{at}: {reason}", **parameters)
 
 
 def wrong_partition(partition: int, topic: str | None) -> RowRefusedError:
@@ -105,7 +105,7 @@ def no_topic_name(name: str) -> RowRefusedError:
 
 
 def not_queued(count: int, topic: str) -> RetriableError:
-    """Return the error for rows that the client did not queue, without a reason."""
+    """Return the error for rows that the client did not queue and gave no reason for."""
     return RetriableError("WRITE_FAILED", reason=f"{count} rows for {topic} were not queued")
 
 
@@ -145,7 +145,7 @@ def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline
 
 
 def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:
-    """If an error only follows an earlier one, raise the earlier error, which the reports of the producer's rows give."""
+    """If an error is only the consequence of an earlier error, raise the earlier one, from the rows' delivery reports."""
     if error.name() in CONSEQUENCES:
         serve(lambda: producer.poll(0), deliveries)
         deliveries.check()

@@ -141,7 +141,7 @@ class TransactionEnder:
         return sum(whole.state.outcome is Outcome.LOST for whole in wholes)
 
     def look(self, transactions: Sequence[Prepared]) -> list[HandleState]:
-        """Return the state of each transaction. Each coordinator and each partition leader gets one request for all of them.
+        """Return the state of each transaction, with one request to each coordinator and one to each partition leader.
 
         The coordinator's answer is not enough. It reports a transaction as open even if another program's marker has aborted
         it in a partition, or if an unclean leader election has cut off rows. Such a transaction is LOST, and the evidence
@@ -216,7 +216,7 @@ class TransactionEnder:
             index: Whole(
                 HandleState(
                     Outcome.UNKNOWN,
-                    evidence=f"the handle is from cluster {transaction.cluster_id}, but this is {self._cluster_id}",
+                    evidence=f"the handle is from cluster {transaction.cluster_id}, but this is cluster {self._cluster_id}",
                 )
             )
             for index, transaction in enumerate(transactions)

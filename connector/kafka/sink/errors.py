@@ -45,7 +45,7 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
 
 
 def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[object], ended: str) -> RetriableError:
-    """Return the error for transactions whose markers are not visible yet. `ended` says how the transactions ended."""
+    """Return the error for transactions whose markers are not visible yet. `ended` completes "N transactions ..."."""
     names = ", ".join(sorted({str(item) for item in partitions})[:PARTITIONS_NAMED])
     return RetriableError(
         "MARKERS_PENDING",

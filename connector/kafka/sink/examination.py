@@ -49,7 +49,7 @@ def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) ->
     if prefix is None:
         return good("prefix", "the query's id, which no other query has")
     if prefix in own:
-        return good("prefix", f"{prefix}, the location's own")
+        return good("prefix", f"{prefix}, which belongs to this location")
     name = run_id(prefix)
     known: dict[str, Description] = admin.describe([name, *ids_under(prefix, admin.transactional_ids(sorted(BUSY)))])
     if name not in known:

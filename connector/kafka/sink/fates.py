@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 LONGEST_MARGIN_SECONDS: Final = 90.0
-"""When a checkpoint is decided, min(this, a quarter of the timeout) must be left of each transaction's timeout. This is the
-time for the journal, the commit and a failover."""
+"""When a checkpoint is decided, each transaction must have min(this, a quarter of its timeout) left. The journal, the commit
+and a failover need this time."""
 
 MOST_NAMED: Final = 5
 """The largest number of partitions that one message names."""
@@ -58,7 +58,7 @@ _DOUBTFUL: Final = frozenset({Fate.ABORTED, Fate.CUT, Fate.GONE, Fate.UNKNOWN})
 class PartFate:
     """A transaction's fate in one partition, and the evidence for it.
 
-    If the transaction is open, `opened` is the description by the partition's leader. `leader_epoch` is that leader's epoch.
+    If the transaction is open, `opened` is how the partition's leader describes it. `leader_epoch` is that leader's epoch.
     """
 
     part: Witness
@@ -80,7 +80,7 @@ class PartFate:
         if self.fate is Fate.COMMITTED:
             return f"{self.part} shows its rows before offset {self.part.offset}"
         since = "" if self.opened is None else f" from offset {self.opened.start}"
-        return f"{self.part} has it open{since}"
+        return f"{self.part} has the transaction open{since}"
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ def ended_fates(
     together : bool
         Whether the transactions were open at the same time. Then one request per partition, at its last witness, is enough.
     ask_leaders : bool
-        Whether to ask the leaders which transactions block readers. If False, a transaction before which readers are blocked
-        counts as open.
+        Whether to ask the leaders which transactions are open. If False, a transaction counts as open as long as the stable
+        offset is not above its witness.
     """
     ends = _probe(partitions, transactions, together)
     held = {
@@ -220,8 +220,8 @@ def _open_or_ended(
         return PartFate(part, Fate.OPEN, opened=open_transaction, leader_epoch=end.leader_epoch)
     if open_transaction is not None and open_transaction.epoch == transaction.producer_epoch:
         reason = (
-            f"{part} has it open from offset {open_transaction.start}, but according to its handle its rows are before "
-            f"{part.offset}: when the task prepared it, it asked a leader that had been replaced"
+            f"{part} has the transaction open from offset {open_transaction.start}, but according to the handle its rows are "
+            f"before {part.offset}: the task that prepared it asked a leader that had been replaced"
         )
         return PartFate(part, Fate.UNKNOWN, reason, open_transaction, end.leader_epoch)
     return _by_marker(partitions, transaction, part, end)

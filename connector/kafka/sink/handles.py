@@ -49,7 +49,7 @@ class Prepared:
     Parameters
     ----------
     handle : KafkaHandle
-        The mapping that was parsed, by which the coordinator of the query identifies the transaction.
+        The mapping that was parsed. The journal identifies the transaction by it.
     name : str
         The transactional id.
     producer_id, producer_epoch : int

@@ -51,7 +51,7 @@ class _Hanging:
 
 
 def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefix: str, known: Collection[Key]) -> int:
-    """Find transactions with a prefix that hang in a topic, write the missing markers, and return how many were written.
+    """Find a prefix's transactions that hang in a topic, write their missing markers, and return how many were written.
 
     Usually no reader is stuck, and this costs only two requests for offsets. A hanging transaction must be seen twice, one
     second apart, because a leader that was paused and replaced may show transactions that ended long ago. If a transaction's
@@ -84,7 +84,7 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
 
 
 def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -> StoreError | None:
-    """Write the marker of a hanging transaction. Return an error if the leader refused it because of a newer process."""
+    """Write the marker of a hanging transaction. Return an error if the leader knows a newer epoch or coordinator."""
     version = admin.end_txn_version()
     above = transaction.description.producer_epoch - transaction.opened.epoch
     commit = ENDED.get(transaction.description.state)

@@ -170,7 +170,7 @@ class KafkaSink(
             raise StoreError("UNKNOWN_TOPIC", option="topic", topic=topic)
 
     def preCommit(self, transaction: KafkaTransaction) -> KafkaHandle | None:
-        """Wait until every row is delivered, drop the producer, and return the facts that a commit needs."""
+        """Wait until every row is delivered, drop the producer, and return a handle with the facts that a commit needs."""
         return prepare(transaction, _producer_of(transaction), self._clock)
 
     def rollback(self, transaction: KafkaTransaction) -> None:
@@ -341,7 +341,7 @@ class KafkaSink(
         return {"partitions": len(ends)}
 
     def commit(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> None:
-        """Commit all transactions, except those that are already committed."""
+        """Commit all transactions that are not committed yet."""
         lost = self._ender().commit(_parsed(handles), self._commit_deadline()) if handles else []
         if lost:
             raise transactions_lost(
@@ -373,7 +373,7 @@ class KafkaSink(
         return [prepared.handle for prepared in self._ender().abort(_parsed(handles), self._commit_deadline())]
 
     def inspect(self, handles: Sequence[KafkaHandle]) -> Sequence[HandleState]:
-        """Return the transactions' states. Each coordinator and each partition leader gets one request for all of them."""
+        """Return the transactions' states, with one request to each coordinator and one to each partition leader."""
         return self._ender().look(_parsed(handles)) if handles else []
 
     def sweep(self, known: Sequence[KafkaHandle], before: Cutoff) -> int:

@@ -33,7 +33,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "topic": "string",
     "partition": "int",
 }
-"""The columns that the sink accepts, as Spark's Kafka sink does → Spark's names of their types."""
+"""The columns that the sink accepts (the same as Spark's Kafka sink) → Spark's names of their types."""
 
 CHUNK_ROWS: Final = 10_000
 """The largest number of rows per call of librdkafka: enough for its batch call, but few compared to its queue of 100,000."""
@@ -276,7 +276,7 @@ def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list
             raise RowRefusedError(
                 "ROW_REFUSED",
                 owner="2pc-kafka",
-                reason=f"a row of {size} bytes for {topic} has a header whose key is null (number {number} in the column "
+                reason=f"it has {size} bytes for {topic}, and a header whose key is null (number {number} in the column "
                 "headers, counted from 0), which Kafka does not allow. Remove such headers: filter(headers, h -> h.key IS "
                 "NOT NULL)",
                 topic=topic,
@@ -287,8 +287,8 @@ def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list
             raise RowRefusedError(
                 "ROW_REFUSED",
                 owner="2pc-kafka",
-                reason=f"a row for {topic} has a header whose key contains a zero byte (number {number} in the column headers, "
-                "counted from 0). The client would cut the key at that byte",
+                reason=f"it is for {topic}, and has a header whose key contains a zero byte (number {number} in the column "
+                "headers, counted from 0). The client would cut the key at that byte",
                 topic=topic,
                 header=number,
             )

@@ -191,7 +191,7 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
 def make_producer(
     settings: WriteOptions, transaction: KafkaTransaction, more: Mapping[str, Any]
 ) -> Producer | ArrowProducer:
-    """Return a producer that reports rows that were not delivered to the transaction."""
+    """Return a producer that reports undelivered rows to the transaction."""
     from confluent_kafka import KafkaException, Producer
 
     client, deliveries = settings.client, transaction.deliveries
@@ -212,7 +212,7 @@ def make_producer(
 
 
 def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, clock: Clock) -> KafkaHandle | None:
-    """Wait until every row is delivered, drop the producer, and return the facts that a commit needs.
+    """Wait until every row is delivered, drop the producer, and return a handle with the facts that a commit needs.
 
     Return None if there is nothing to commit.
     """

@@ -17,10 +17,11 @@ from transactional.errors import RetriableError
 __all__ = ["IDS", "MAX_PREPARED", "TransactionalId", "choose_id", "ids_under", "run_id"]
 
 IDS: Final = 64
-"""The number of transactional ids of a partition id."""
+"""The number of transactional ids for each partition id."""
 
 MAX_PREPARED: Final = 50
-"""How many micro-batches may be prepared at the same time. The other ids are for retries, speculation, declined checkpoints."""
+"""How many micro-batches may be prepared at the same time. The other ids are left for retries, speculation and declined
+checkpoints."""
 
 BUSY: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States in which InitProducerId would abort a transaction, or wait for its markers."""

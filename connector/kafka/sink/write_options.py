@@ -1,4 +1,4 @@
-"""The options of ``2pc-kafka``. If Spark's own Kafka sink has the same option, they have the same name."""
+"""The options of ``2pc-kafka``. Options that Spark's own Kafka sink also has keep their names."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     barrier_topic = values["barrierTopic"]
     if barrier_topic is not None:
         if values["topic"] is None or values["topic"] == barrier_topic:
-            expectation = "a topic other than the rows' topic; and the option topic must be set"
+            expectation = "a topic other than the rows' topic (and the option topic must be set)"
             raise WRITE_OPTIONS.invalid("barrierTopic", barrier_topic, expectation)
         if values["deliveryGuarantee"] != "exactly-once":
             expectation = "no value with deliveryGuarantee=at-least-once, because its checkpoints have no known ends"
