@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["REACH_SECONDS", "check_brokers", "check_group", "check_reader"]
 
 REACH_SECONDS: Final = 20.0
-"""How long to wait for a broker. Unreachable brokers must be reported within 30 s; the other 10 s are for Spark's worker."""
+"""How long to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the other 10 s."""
 
 GROUP_SECONDS: Final = 5.0
 GROUP_PAUSE_SECONDS: Final = 0.1

@@ -23,7 +23,7 @@ from transactional.errors import RetriableError, StoreError, StoreUnreachableErr
 __all__ = ["KafkaConnection", "backing_off"]
 
 CONNECT_SECONDS: Final = 20.0
-"""How long to wait for a broker. Unreachable brokers must be reported within 30 s; the other 10 s are for Spark's worker."""
+"""How long to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the other 10 s."""
 
 REQUEST_SECONDS: Final = 30.0
 """Time limit of one request, including retries while a coordinator or leader moves. A failover takes a few seconds."""
