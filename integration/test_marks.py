@@ -197,7 +197,7 @@ def test_a_barrier_topic_has_one_query(make_query: MakeQuery) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"barrierTopic": "rows", "topic": "rows"}, "a topic other than the rows' own"),
+        ({"barrierTopic": "rows", "topic": "rows"}, "a topic other than the rows' topic"),
         ({"deliveryGuarantee": "at-least-once"}, "no value with deliveryGuarantee=at-least-once"),
         ({"barrierTopic": "not a name"}, "one topic's name"),
     ],

@@ -1,1 +1,1 @@
-"""Kafka: the source `barrier-kafka` and the sink `2pc-kafka`, over one client configuration."""
+"""Kafka: the source `barrier-kafka` and the sink `2pc-kafka`, which share one client configuration."""

@@ -1,1 +1,1 @@
-"""The parts that source and sink share: one client configuration, security, tokens, and the questions to a cluster."""
+"""Code that the source and the sink share: the client configuration, security, tokens, and requests to a cluster."""

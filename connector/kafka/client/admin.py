@@ -1,4 +1,4 @@
-"""Questions of an administrator about transactions, on top of those about topics: coordinators, states, producer ids."""
+"""Administrative requests about transactions: coordinators, states, producer ids. `cluster_admin` has those about topics."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from transactional.errors import OptionError, StoreError
 __all__ = ["NEWER_WAS_THERE", "SECOND_LOOK_SECONDS", "TRANSACTION_LOG", "Description", "Initialised", "KafkaAdmin"]
 
 DESCRIBE_BATCH = 1000
-"""Transactional ids in one DescribeTransactions; 200 take 13 ms."""
+"""The largest number of transactional ids in one DescribeTransactions request. 200 ids take 13 ms."""
 
 TRANSACTION_LOG = "__transaction_state"
 
 SECOND_LOOK_SECONDS: Final = 1.0
-"""Time between two looks that agree. A broker that wakes, or has become a coordinator, fetches the cluster's metadata twice a
-second."""
+"""The shortest time between two checks that have to agree. A broker that resumes after a pause, or has just become a
+coordinator, fetches the cluster's metadata twice a second."""
 
 NO_PRODUCER = (1 << 63) - 1
-"""A producer id that no broker assigns: they count up from 0, in blocks of 1000."""
+"""A producer id that no broker assigns, because brokers count up from 0, in blocks of 1000."""
 
 NEWER_WAS_THERE: Final = frozenset({47, 48, 52})
-"""Codes of a marker that a newer process has made needless: a later epoch of the producer, an ended transaction, a newer
-coordinator. Who is answered so has looked at what was, and has to look again."""
+"""Error codes for a marker that is no longer needed: the producer has a later epoch, the transaction has ended, or there is a
+newer coordinator. A caller that gets such a code has used outdated information, and has to check again."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,16 @@ class Description:
 
     @property
     def ending(self) -> bool:
-        """Whether it has been decided how the transaction ends, and its markers are being written."""
+        """Whether the coordinator has decided to commit or abort the transaction, and is still writing its markers."""
         return self.state.startswith("Prepare")
 
 
 class Initialised(NamedTuple):
-    """A transactional id's newest producer. Each unanswered request may still arrive, and raises the epoch by one."""
+    """A transactional id's new producer id and epoch.
+
+    `unanswered` is the number of earlier requests without an answer. Each may still reach the coordinator and raise the
+    epoch by one.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -67,7 +71,7 @@ class Initialised(NamedTuple):
 
 
 class KafkaAdmin(ClusterAdmin):
-    """Questions to a cluster, each repeated while leaders and coordinators move.
+    """Sends requests about transactions to a cluster, and repeats each request while leaders and coordinators move.
 
     Parameters
     ----------
@@ -80,7 +84,7 @@ class KafkaAdmin(ClusterAdmin):
         self._coordinators: dict[str, int] = {}
 
     def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
-        """Find the node of each transactional id's coordinator; remembered until `forget_coordinator`."""
+        """Return the node id of each transactional id's coordinator, and remember it until `forget_coordinator`."""
         from kafka.protocol.metadata import FindCoordinatorRequest
 
         wanted = list(dict.fromkeys(ids))
@@ -103,7 +107,7 @@ class KafkaAdmin(ClusterAdmin):
         return self.until(attempt, "the coordinators of transactions")
 
     def _remember(self, transactional_id: str, opinions: Sequence[Any]) -> None:
-        """Remember a coordinator that all opinions name. A broker that was paused may name one that was replaced."""
+        """Remember an id's coordinator if all answers name the same node. A paused broker may name a former coordinator."""
         for opinion in opinions:
             if opinion.error_code == ID_DENIED:
                 raise missing_right("DESCRIBE", f"transactional id {transactional_id}")
@@ -116,15 +120,15 @@ class KafkaAdmin(ClusterAdmin):
             self._coordinators[transactional_id] = node
 
     def forget_coordinators(self) -> None:
-        """Forget all coordinators: time has passed, and they may have moved."""
+        """Forget all coordinators, because they may have moved since they were found."""
         self._coordinators.clear()
 
     def forget_coordinator(self, transactional_id: str) -> None:
-        """Forget the coordinator of this id, so that it is asked for again."""
+        """Forget the coordinator of this id, so that the next request finds it again."""
         self._coordinators.pop(transactional_id, None)
 
     def describe(self, ids: Iterable[str]) -> dict[str, Description]:
-        """Describe transactional ids; those that their coordinator does not know are not in the answer."""
+        """Return the state of each transactional id. Ids that their coordinator does not know are omitted."""
         from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 
         left = set(ids)
@@ -175,14 +179,17 @@ class KafkaAdmin(ClusterAdmin):
         return True
 
     def transactional_ids(self, states: Sequence[str] = ()) -> list[str]:
-        """List transactional ids in these states (any, if none is given); a new coordinator can leave some out."""
+        """Return the transactional ids in these states, or all ids if no state is given.
+
+        A new coordinator can omit some of its ids.
+        """
         return sorted({each.transactional_id for each in self._transactions(states, ())})
 
     def owners(self, producer_ids: Collection[int]) -> dict[int, str]:
-        """Find the transactional ids of producers; those that no coordinator knows are absent.
+        """Return the transactional id of each producer id. Producers that no coordinator knows are omitted.
 
-        A broker that does not know yet that it has become a coordinator lists nothing, without an error. So who is not
-        listed is looked for twice, a pause apart.
+        A broker that does not know yet that it has become a coordinator returns an empty list, without an error. So if a
+        producer is missing from the lists, the brokers are asked again after a second.
         """
         found: dict[int, str] = {}
         for pause in (0.0, SECOND_LOOK_SECONDS):
@@ -220,10 +227,10 @@ class KafkaAdmin(ClusterAdmin):
         return self.until(attempt, "a list of transactions from every broker")
 
     def check_write(self, transactional_id: str) -> None:
-        """Check that this user may write under an id, and leave the id and its transaction as they are.
+        """Check that this user may write under a transactional id, without changing the id or its transaction.
 
-        Send EndTxn for a producer that cannot exist: a broker checks rights first, and then finds no such producer.
-        Initialising the id would fence the query that uses it.
+        The check sends EndTxn for a producer that can't exist. A broker checks the rights before it looks for the producer.
+        Initializing the id instead would fence the query that uses it.
         """
         from kafka.protocol.producer.transaction import EndTxnRequest
 
@@ -240,7 +247,7 @@ class KafkaAdmin(ClusterAdmin):
             raise missing_right("WRITE", f"transactional id {transactional_id}")
 
     def init_producer_id(self, transactional_id: str, timeout_ms: int) -> Initialised:
-        """Initialise an id, which aborts its open transaction and fences its producer."""
+        """Initialize a transactional id, which aborts its open transaction and fences its producer."""
         from kafka.protocol.producer.transaction import InitProducerIdRequest
 
         unanswered = 0

@@ -1,4 +1,4 @@
-"""Several brokers, each asked for the same topics: one of them may be behind the others. *Driver*."""
+"""Ask several brokers about the same topics, because a single broker may have outdated metadata. *Driver*."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from transactional.errors import RetriableError
 __all__ = ["AskEach", "TopicView", "ask_each_broker"]
 
 ENOUGH: Final = 2
-"""Brokers that have to agree before anything is given up; one, if the cluster has no other."""
+"""How many brokers must answer before a topic can count as deleted or created again; one, if the cluster has no other."""
 
 ASKED_AT_MOST: Final = 5
-"""How many brokers of a large cluster are asked."""
+"""The largest number of brokers that are asked."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class TopicView:
     Parameters
     ----------
     identity : str
-        The topic's id, as a source's offsets keep it; empty if the broker does not know the topic.
+        The topic's id, in the form that a source's offsets keep; empty if the broker does not know the topic.
     partitions : frozenset[int]
-        Its partitions' numbers.
+        The numbers of the topic's partitions.
     """
 
     identity: str = ""
@@ -40,15 +40,16 @@ class TopicView:
 
 
 AskEach = Callable[[ClientConfig, Sequence[str], Clock], Sequence[Mapping[str, TopicView]]]
-"""How several brokers are asked for the same topics: `ask_each_broker`."""
+"""The type of `ask_each_broker`."""
 
 
 def ask_each_broker(
     config: ClientConfig, topics: Sequence[str], clock: Clock | None = None
 ) -> list[dict[str, TopicView]]:
-    """Ask several brokers, each over its own connection, for these topics.
+    """Ask several brokers about these topics, each over its own connection, and return each broker's answer.
 
-    librdkafka's admin client asks a broker of its own choice, and the same one again. So each request here names its broker.
+    librdkafka's admin client chooses the broker itself, and keeps asking the same broker. So each request here names its
+    broker.
     """
     connection = KafkaConnection(config, clock)
     try:
@@ -56,8 +57,8 @@ def ask_each_broker(
     except RetriableError as problem:
         raise RetriableError(
             "KAFKA_TIMEOUT",
-            reason=f"one broker says that {', '.join(topics)} is not the topic that the query has read, and no second broker "
-            "answered",
+            reason=f"one broker reports that {', '.join(topics)} is not the topic that the query has read, but no second "
+            "broker answered",
             topics=list(topics),
         ) from problem
     finally:
@@ -65,7 +66,7 @@ def ask_each_broker(
 
 
 def _answers(connection: KafkaConnection, topics: Sequence[str]) -> list[dict[str, TopicView]] | None:
-    """Return what the brokers answer now; None if too few of them gave a clear answer."""
+    """Ask the brokers once and return their answers; None if too few brokers gave a clear answer."""
     nodes = sorted({broker.node_id for broker in connection.ask(lambda: _request(())).brokers})[:ASKED_AT_MOST]
     answers = []
     for answer in connection.send_all([(node, _request(topics)) for node in nodes]):
@@ -85,12 +86,12 @@ def _request(topics: Sequence[str]) -> Any:
     return MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=False,
-        min_version=10,  # since which the answer has the topics' ids
+        min_version=10,  # earlier versions do not return the topics' ids
     )
 
 
 def _view(topic: Any) -> TopicView | None:
-    """Return one topic of an answer; None if the broker does not know yet."""
+    """Convert one topic of a broker's answer; return None if the broker does not know the topic's state yet."""
     if topic.error_code == TOPIC_DENIED:
         raise missing_right("DESCRIBE", f"topic {topic.name}")
     if topic.error_code == UNKNOWN_TOPIC:

@@ -1,4 +1,4 @@
-"""Brokers that answer, a client that takes its settings, a group that may be used: checked before the first row."""
+"""Checks before the first row: a broker answers, a client accepts its settings, and the consumer group may be used."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ if TYPE_CHECKING:
 __all__ = ["REACH_SECONDS", "check_brokers", "check_group", "check_reader"]
 
 REACH_SECONDS: Final = 20.0
-"""A user waits for at most 30 s until an unreachable broker is an error: the rest is for Spark's own worker."""
+"""How long to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the other 10 s."""
 
 GROUP_SECONDS: Final = 5.0
 GROUP_PAUSE_SECONDS: Final = 0.1
-"""The first question about any group makes the brokers create a topic for all of them."""
+"""Time limit of `check_group`, and the pause between its tries. The first request about any consumer group makes the brokers
+create the topic for all groups' offsets."""
 
 _LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"})
 _FATAL: Final = _LOGIN | {"_SSL", "TOPIC_AUTHORIZATION_FAILED"}
-"""Errors of a connection that would come again."""
+"""Connection errors that would occur again on every try."""
 
 _NO_TOPIC: Final = "__consumer_offsets"
-"""Asked for by name, because a metadata request without a name lists every topic of the cluster."""
+"""The topic that `check_brokers` asks for. A metadata request without a topic would list every topic of the cluster."""
 
 
 def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> AdminClient:
-    """Check that a broker answers, and return the client that asked. *Called on the driver, before the first row*."""
+    """Check that a broker answers, and return the client that asked it. *Called on the driver, before the first row*."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -40,26 +41,26 @@ def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> Adm
     fatal: list[str] = []
 
     def note(error: Any) -> None:
-        # "All brokers down" only follows the reasons; it does not replace them.
+        # "All brokers down" follows the real reason, so it must not replace that reason.
         if error.name() != "_ALL_BROKERS_DOWN" or not reasons:
             reasons.append(f"{error.str()}")
         if error.name() in _FATAL:
             fatal.append(error.name())
         elif "SSL routines" in error.str():
-            # A broker that refuses our certificate ends the connection as if it had broken.
+            # If a broker refuses our certificate, the client reports it like a broken connection.
             fatal.append("_SSL")
 
-    # Without a limit a silent address takes the client's own 30 s before it has a reason.
+    # Without this limit, the client waits 30 s for an address that does not respond, before it reports a reason.
     limits: dict[str, Any] = {"socket.connection.setup.timeout.ms": "5000", "log_level": 0, "error_cb": note}
     config.check_token()
     if is_tls(config.settings):
-        ssl_context(config.name, config.settings)  # names the file or password that is wrong
+        ssl_context(config.name, config.settings)  # raises an error that names the wrong file or password
     try:
         admin = AdminClient({**limits, **config.for_librdkafka()})
     except (KafkaException, ValueError, TypeError, AttributeError) as problem:
         raise config.refused(problem) from None
     while True:
-        # Short waits, so that a fatal error ends it early.
+        # Wait in short steps, so that a fatal error ends the loop early.
         step = min(1.0, deadline.left())
         try:
             admin.list_topics(topic=_NO_TOPIC, timeout=step)
@@ -81,10 +82,10 @@ def _unusable(config: ClientConfig, fatal: list[str], reason: str) -> StoreError
 
 
 def check_reader(config: ClientConfig) -> None:
-    """Check that a reader's client takes the settings, without a connection. *Called on the driver, before the first row*."""
+    """Check that a consumer accepts the settings, without a connection. *Called on the driver, before the first row*."""
     from confluent_kafka import Consumer, KafkaException
 
-    # Without an address it does not connect. The login was checked before, and would cost a token.
+    # Without an address, the consumer does not connect. The login was already checked; checking it again costs a token.
     plain = {k: v for k, v in config.settings.items() if k != BOOTSTRAP and not k.startswith(("sasl.", "https."))}
     try:
         Consumer({**plain, "security.protocol": "PLAINTEXT", "log_level": 0}).close()
@@ -93,10 +94,10 @@ def check_reader(config: ClientConfig) -> None:
 
 
 def check_group(admin: AdminClient, config: ClientConfig, group: str, deadline: Deadline | None = None) -> None:
-    """Check that offsets may be committed to the group that the user named. *Called on the driver, at* ``load()``.
+    """Check that this user may commit offsets to a consumer group. *Called on the driver, at* ``load()``.
 
-    A coordinator that loads or moves, or brokers that give no answer, end the check without an error: these offsets are for
-    monitoring only.
+    If the group's coordinator is loading or moving, or if no broker answers, the check ends without an error, because these
+    offsets are for monitoring only.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AclOperation

@@ -1,7 +1,8 @@
-"""Java's names of client settings, as users of ``format("kafka")`` write them: turned into librdkafka's, or refused.
+"""Translate Java's names of client settings, as users of ``format("kafka")`` write them, into librdkafka's names.
 
-One table, `JAVA_SETTINGS`: a name is renamed (with its unit), ignored with a reason, or refused with what to do. Names
-that mean the same in both clients are not in it and are passed unchanged; the client refuses unknown ones.
+The table `JAVA_SETTINGS` says what happens to a name: it is renamed (and its unit converted), ignored with a reason, or refused
+with advice. Names that mean the same in both clients are not in the table. They are passed on unchanged, and librdkafka refuses
+names that it does not know.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 Role = str
-"""``source`` or ``sink``."""
+"""The side that uses a setting: ``source`` or ``sink``."""
 
 
 def _same(text: str) -> str:
@@ -47,7 +48,7 @@ def _kbytes(text: str) -> str:
 
 
 def _not_negative(text: str) -> str:
-    # -1 in Java is 0 in librdkafka: the system's own size, or never.
+    # Java's -1 (the system's default size, or no limit) is 0 in librdkafka.
     return str(max(0, _whole(text)))
 
 
@@ -64,9 +65,9 @@ class Renamed:
     to : str
         librdkafka's name.
     unit : str
-        What changes in the value, for the docs; empty if nothing does.
+        How the value changes, for the docs; empty if it does not change.
     convert : Callable[[str], str]
-        Raises ValueError with the form that it expects.
+        Converts the user's value. If it raises ValueError, the error's text is the form that it expects.
     """
 
     to: str
@@ -76,14 +77,14 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Ignored:
-    """A setting of something that does not exist here; no row differs without it. `reason` is for the log and the docs."""
+    """A setting that can be ignored, because no row depends on it here. `reason` is for the log and the docs."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A setting that can't be left out without harm. `way` says what to do instead."""
+    """A setting that can't be used here, and that would do harm if it were ignored. `way` says what to do instead."""
 
     way: str
 
@@ -92,10 +93,12 @@ Rule = Renamed | Ignored | Refused
 
 _ROWS_ARE_BYTES: Final = Refused("rows are bytes here; cast or parse the columns in the query.")
 _NO_GROUP: Final = Ignored("the source assigns partitions itself and joins no group.")
-_NO_METRICS: Final = Ignored("metrics of Java clients; use a StreamingQueryListener, or kafka.statistics.interval.ms.")
-_LEVEL: Final = Refused("set kafka.compression.level, which is that of the codec in kafka.compression.type.")
+_NO_METRICS: Final = Ignored(
+    "only Java clients have these metrics; use a StreamingQueryListener, or kafka.statistics.interval.ms."
+)
+_LEVEL: Final = Refused("set kafka.compression.level, which applies to the codec in kafka.compression.type.")
 _OWN_PARTITIONER: Final = Ignored(
-    "tunes Java's partitioner; rows without a key are spread by kafka.sticky.partitioning.linger.ms."
+    "it tunes Java's partitioner; kafka.sticky.partitioning.linger.ms controls how rows without a key are spread."
 )
 _JAVA_CLASS: Final = "Java classes can't run here"
 _TOKENS: Final = (
@@ -103,14 +106,14 @@ _TOKENS: Final = (
     "kafka.sasl.oauthbearer.client.secret, or kafka.sasl.oauthbearer.token.provider (package.module:function)."
 )
 _KERBEROS: Final = Refused(
-    "Kerberos (GSSAPI) is in neither of the two client libraries as installed: set kafka.sasl.mechanism to PLAIN, "
+    "the client libraries, as installed, do not support Kerberos (GSSAPI): set kafka.sasl.mechanism to PLAIN, "
     "SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."
 )
 _JAVA_SSL: Final = Refused(
-    f"{_JAVA_CLASS}; certificates and keys are PEM: kafka.ssl.ca.location, kafka.ssl.certificate.location and "
+    f"{_JAVA_CLASS}; give certificates and keys as PEM files: kafka.ssl.ca.location, kafka.ssl.certificate.location and "
     "kafka.ssl.key.location."
 )
-_LOGIN: Final = Ignored("tunes Java's login; both clients fetch a new token before the old one ends.")
+_LOGIN: Final = Ignored("it tunes Java's login; the clients here fetch a new token before the old one expires.")
 _JWT: Final = Refused("only the client credentials grant is built in: set kafka.sasl.oauthbearer.token.provider.")
 
 JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
@@ -122,9 +125,9 @@ JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
     "compression.lz4.level": _LEVEL,
     "compression.zstd.level": _LEVEL,
     "max.block.ms": Ignored("a task waits for room in its queue as long as its transaction lives."),
-    "metadata.max.idle.ms": Ignored("tunes Java's metadata cache; a producer lives for one task here."),
+    "metadata.max.idle.ms": Ignored("it tunes Java's metadata cache; a producer lives for one task here."),
     "partitioner.class": Refused(
-        "Java classes can't run here; the default places keys where Java's producers do: leave it out, set "
+        "Java classes can't run here; the default places keys where Java's producers do: remove this option, set "
         "kafka.partitioner, or add a column partition."
     ),
     "partitioner.ignore.keys": Refused("set kafka.partitioner to random, or add a column partition."),
@@ -141,8 +144,8 @@ JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
     "session.timeout.ms": _NO_GROUP,
     "heartbeat.interval.ms": _NO_GROUP,
     "group.remote.assignor": _NO_GROUP,
-    "default.api.timeout.ms": Ignored("the source has its own limits for each question to the brokers."),
-    "exclude.internal.topics": Ignored("a pattern never finds internal topics here."),
+    "default.api.timeout.ms": Ignored("the source has its own time limit for each request to the brokers."),
+    "exclude.internal.topics": Ignored("a topic pattern never matches internal topics here."),
     "key.deserializer": _ROWS_ARE_BYTES,
     "value.deserializer": _ROWS_ARE_BYTES,
     # -- both
@@ -150,11 +153,9 @@ JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
     "receive.buffer.bytes": Renamed("socket.receive.buffer.bytes", "-1 → 0", _not_negative),
     "send.buffer.bytes": Renamed("socket.send.buffer.bytes", "-1 → 0", _not_negative),
     "connections.max.idle.ms": Renamed("connections.max.idle.ms", "-1 → 0", _not_negative),
-    "socket.connection.setup.timeout.max.ms": Ignored(
-        "kafka.socket.connection.setup.timeout.ms holds for every attempt."
-    ),
-    "bootstrap.controllers": Refused("set kafka.bootstrap.servers to brokers."),
-    "config.providers": Refused(f"{_JAVA_CLASS}: give the values themselves, read in your own program."),
+    "socket.connection.setup.timeout.max.ms": Ignored("kafka.socket.connection.setup.timeout.ms limits every attempt."),
+    "bootstrap.controllers": Refused("set kafka.bootstrap.servers to the addresses of brokers."),
+    "config.providers": Refused(f"{_JAVA_CLASS}: read the values in your own program, and pass the values themselves."),
     "interceptor.classes": Refused("interceptors are Java classes and can't run here."),
     "metric.reporters": Refused("metric reporters are Java classes; use a StreamingQueryListener."),
     "auto.include.jmx.reporter": _NO_METRICS,
@@ -204,7 +205,7 @@ JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
     "ssl.provider": _JAVA_SSL,
     "ssl.secure.random.implementation": _JAVA_SSL,
 }
-"""Java's name, without ``kafka.`` → what becomes of it."""
+"""Java's name, without ``kafka.`` → how it is translated."""
 
 READ_ONLY: Final = frozenset(
     {
@@ -223,7 +224,7 @@ READ_ONLY: Final = frozenset(
         "queued.min.messages",
     }
 )
-"""librdkafka's settings for readers only: the sink leaves them out, as Java's producers do."""
+"""librdkafka's settings that only readers use. The sink ignores them, as Java's producers do."""
 
 WRITE_ONLY: Final = frozenset(
     {
@@ -252,7 +253,7 @@ WRITE_ONLY: Final = frozenset(
         "transaction.timeout.ms",
     }
 )
-"""librdkafka's settings for writers only: the source leaves them out, as Java's consumers do."""
+"""librdkafka's settings that only writers use. The source ignores them, as Java's consumers do."""
 
 
 @dataclass(frozen=True)
@@ -263,9 +264,9 @@ class Translation:
     ----------
     settings : Mapping[str, str]
     origins : Mapping[str, str]
-        librdkafka's name → the user's, without ``kafka.``, if the two differ.
+        librdkafka's name → the user's name, without ``kafka.``, if the names differ.
     ignored : Mapping[str, str]
-        The user's name, without ``kafka.`` → why it has no effect. Settings of the other side are not in it.
+        The user's name, without ``kafka.`` → why it has no effect. Settings that only the other side uses are not included.
     """
 
     settings: Mapping[str, str]
@@ -274,7 +275,7 @@ class Translation:
 
 
 def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
-    """Turn Java's names into librdkafka's, and leave out settings of the other side. Offline."""
+    """Translate Java's names into librdkafka's, and omit settings that only the other side (`Role`) uses."""
     settings: dict[str, str] = {}
     origins: dict[str, str] = {}
     ignored: dict[str, str] = {}
@@ -290,7 +291,7 @@ def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
         if to in foreign:
             continue
         if to != key and to in given:
-            raise forbidden_option(name, key, f"it is Java's name of kafka.{to}, which is also set")
+            raise forbidden_option(name, key, f"it is Java's name for kafka.{to}, which is also set")
         try:
             settings[to] = rule.convert(text) if rule else text
         except ValueError as expectation:

@@ -1,4 +1,4 @@
-"""Questions of an administrator about a cluster: topics, offsets, settings, features. Codes of the brokers' answers."""
+"""Administrative requests about a cluster: topics, offsets, settings, features; and the error codes in brokers' answers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["BROKER", "MOVING", "NONE", "TOPIC", "ClusterAdmin", "latest_request"
 NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 16, 51, 105
 UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
 TOPIC, BROKER = 2, 4
-"""Kinds of resources whose settings are asked for."""
+"""Codes of the resource types in a DescribeConfigs request."""
 
 MOVING = frozenset({7, 14, 15, 16, 5, 6, 9, 13, 74, 75, 78, 19, 20, 8, 56, 89, -1})
-"""Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent or new leaders; a
-broker whose disk failed, that throttles, or that answers with an unknown error."""
+"""Error codes after which the same request is sent again: time-outs, loading or moving coordinators, missing or new leaders,
+failed disks, throttling, and unknown server errors."""
 
 
 class ClusterAdmin(KafkaConnection):
-    """Questions to a cluster, each repeated while leaders move.
+    """Sends requests about topics and settings to a cluster, and repeats each request while leaders move.
 
     Parameters
     ----------
@@ -42,10 +42,11 @@ class ClusterAdmin(KafkaConnection):
         return str(self.metadata(()).cluster_id)
 
     def topics(self, names: Iterable[str], awaited: Collection[Partition] | None = None) -> dict[str, TopicInfo]:
-        """Describe these topics; those that do not exist are not in the answer.
+        """Return descriptions of these topics. Topics that do not exist are omitted.
 
-        Two brokers are asked, and of each partition the newer leader counts: one that was paused may know an older one.
-        Wait until each partition has a leader; if `awaited` is given, only until each of those has one.
+        This asks two brokers, because a broker that was paused may know only a former leader. For each partition, the leader
+        with the newer epoch counts. The method waits until every partition has a leader; if `awaited` is given, it waits
+        only for the leaders of those partitions.
         """
         wanted = sorted(set(names))
 
@@ -54,7 +55,7 @@ class ClusterAdmin(KafkaConnection):
             if answers is None:
                 return None
             if len(answers) < min(ENOUGH, max(len(answer.brokers) for answer in answers)):
-                self.look_for_brokers()  # more than one was not known
+                self.look_for_brokers()  # the cluster has more brokers than this client knew
                 return None
             infos: dict[str, TopicInfo] = {}
             for name in wanted:
@@ -73,7 +74,7 @@ class ClusterAdmin(KafkaConnection):
                         return None
             return infos
 
-        return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
+        return self.until(attempt, f"the leaders of {', '.join(wanted)}") if wanted else {}
 
     def metadata(self, topics: Iterable[str]) -> Any:
         """Return one broker's view of the cluster and of these topics."""
@@ -82,9 +83,10 @@ class ClusterAdmin(KafkaConnection):
     def end_offsets(
         self, partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False
     ) -> dict[Partition, tuple[int, int]]:
-        """Return the high watermarks of partitions, or with `committed` their last stable offsets, and the leaders' epochs.
+        """Return the end offset of each partition, and its leader's epoch.
 
-        The requests have the leaders' epochs: a leader that was replaced does not answer them with what it had before.
+        The end offset is the high watermark or, with `committed`, the last stable offset. Each request carries the leader's
+        epoch, so that a leader that was replaced refuses it, and does not answer from its old log.
         """
         left = set(partitions)
         known = dict(topics)
@@ -118,7 +120,7 @@ class ClusterAdmin(KafkaConnection):
             known.update(found)
             return None
 
-        return self.until(attempt, "the ends of partitions")
+        return self.until(attempt, "the end offsets of partitions")
 
     def end_txn_version(self) -> int:
         """Return the version of EndTxn to use: 5 if the cluster's finalized transaction.version is 2 or more, else up to 4."""
@@ -129,7 +131,7 @@ class ClusterAdmin(KafkaConnection):
         return self.version_of(EndTxnRequest, highest)
 
     def longest_timeout_ms(self) -> int | None:
-        """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it; asked once."""
+        """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it. Ask the brokers once."""
         if self._longest_ms is None:
             name = "transaction.max.timeout.ms"
             value = (self.settings_of(BROKER, str(self.any_node()), [name]) or {}).get(name)
@@ -137,7 +139,7 @@ class ClusterAdmin(KafkaConnection):
         return self._longest_ms[0]
 
     def settings_of(self, kind: int, name: str, keys: Sequence[str]) -> dict[str, str] | None:
-        """Return settings of a broker or a topic, without those that it hides; None if this user may not read them."""
+        """Return settings of a broker or a topic, without hidden values; None if this user may not read the settings."""
         from kafka.protocol.admin import DescribeConfigsRequest
 
         node = int(name) if kind == BROKER else self.any_node()
@@ -148,7 +150,7 @@ class ClusterAdmin(KafkaConnection):
         return {config.name: config.value for config in result.configs if config.value is not None}
 
     def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the cluster's features: the levels that are in force, and the highest that the asked broker knows."""
+        """Return the level of each feature that is in effect in the cluster, and the highest level that a broker supports."""
         from kafka.protocol.metadata import ApiVersionsRequest
 
         answer = self.ask(
@@ -161,7 +163,7 @@ class ClusterAdmin(KafkaConnection):
 
 
 def metadata_request(topics: Iterable[str]) -> Any:
-    """Return a request for topics, which creates none."""
+    """Return a metadata request for topics. It does not make brokers create topics."""
     from kafka.protocol.metadata import MetadataRequest
 
     return MetadataRequest(
@@ -172,7 +174,7 @@ def metadata_request(topics: Iterable[str]) -> Any:
 
 
 def _newest(seen: Sequence[Any]) -> TopicInfo:
-    """Return one topic as several brokers describe it: of each partition what the newest leader epoch says."""
+    """Merge several brokers' descriptions of one topic: for each partition, the newest leader epoch counts."""
     parts: dict[int, Any] = {}
     for part in (part for topic in seen for part in topic.partitions):
         other = parts.setdefault(part.partition_index, part)
@@ -188,13 +190,13 @@ def _newest(seen: Sequence[Any]) -> TopicInfo:
 
 
 def _leaders_of(found: Mapping[str, TopicInfo], place: Partition, known: Mapping[str, TopicInfo]) -> Mapping[int, int]:
-    """Return the leaders of a partition's topic; none if the topic is gone, or another one."""
+    """Return the leaders of a partition's topic; an empty mapping if the topic was deleted or created again."""
     info = found.get(place.topic)
     return {} if info is None or info.topic_id != known[place.topic].topic_id else info.leaders
 
 
 def latest_request(partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False) -> Any:
-    """Return a request for where partitions end: the high watermark, or, with `committed`, the last stable offset."""
+    """Return a request for the end offsets of partitions: high watermarks or, with `committed`, last stable offsets."""
     from kafka.protocol.consumer import ListOffsetsRequest
 
     kind = ListOffsetsRequest.ListOffsetsTopic

@@ -1,7 +1,7 @@
-"""One client configuration: the user's options ``kafka.*``, for both client libraries.
+"""The client configuration: the user's options ``kafka.*``, for both client libraries.
 
 librdkafka (confluent-kafka) reads and writes rows; kafka-python ends transactions. Both get the same addresses and the
-same security, which the user gives once, in librdkafka's names.
+same security settings, which the user sets once, under librdkafka's names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOURCE_FORBIDDEN: Mapping[str, str] = {
     "enable.auto.commit": "positions live in Spark's checkpoint; group offsets are committed after each checkpoint.",
     "auto.commit.interval.ms": "positions live in Spark's checkpoint.",
     "enable.auto.offset.store": "positions live in Spark's checkpoint.",
-    "enable.partition.eof": "the source needs it to find the end of a range.",
+    "enable.partition.eof": "the source sets it to find the end of a range.",
     "group.instance.id": "the source assigns partitions itself and joins no group.",
     "group.protocol": "the source assigns partitions itself and joins no group.",
     "partition.assignment.strategy": "the source assigns partitions itself and joins no group.",
@@ -45,10 +45,10 @@ SOURCE_FORBIDDEN: Mapping[str, str] = {
 """Keys (without ``kafka.``) that the source refuses → what to do instead."""
 
 SINK_FORBIDDEN: Mapping[str, str] = {
-    "transactional.id": "set transactionalIdPrefix; each task's name is made from it.",
+    "transactional.id": "set transactionalIdPrefix; the sink makes each task's transactional id from it.",
     "enable.auto.commit": "a sink reads nothing.",
     "auto.offset.reset": "a sink reads nothing.",
-    "enable.gapless.guarantee": "transactions give the guarantee.",
+    "enable.gapless.guarantee": "transactions already give this guarantee.",
     "delivery.report.only.error": "the sink counts deliveries itself.",
     "message.timeout.ms": "the sink derives it from kafka.transaction.timeout.ms.",
     "delivery.timeout.ms": "the sink derives it from kafka.transaction.timeout.ms.",
@@ -60,10 +60,10 @@ _FIXED: Mapping[str, tuple[frozenset[str], str]] = {
     "acks": (frozenset({"all", "-1"}), "transactions need all, which is the default."),
     "request.required.acks": (frozenset({"all", "-1"}), "transactions need all, which is the default."),
 }
-"""Keys of the sink that may be set, but only to the value that it uses anyway → those values, and why."""
+"""Keys that may only be set to a value that the sink uses anyway → the accepted values, and the reason."""
 
 _SPARK_HIDES: Final = re.compile(r"secret|password|token|access[.]?key|url", re.IGNORECASE)
-"""Options that Spark hides by itself: the defaults of spark.redaction.regex and spark.sql.redaction.options.regex."""
+"""Names of options that Spark hides: the defaults of spark.redaction.regex and spark.sql.redaction.options.regex."""
 
 _KAFKA_PYTHON: Mapping[str, str] = {"client.id": "client_id", "client.dns.lookup": "client_dns_lookup"}
 """librdkafka's name → kafka-python's, for settings that are neither addresses nor security."""
@@ -71,16 +71,16 @@ _KAFKA_PYTHON: Mapping[str, str] = {"client.id": "client_id", "client.dns.lookup
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Checked ``kafka.*`` options, without their prefix; its repr shows no secret.
+    """The checked ``kafka.*`` options, without that prefix. The repr shows no secrets.
 
     Parameters
     ----------
     name : str
-        The format, for messages.
+        The name of the format, for messages.
     settings : Mapping[str, str]
-        In librdkafka's names, defaults of the format included. Has ``bootstrap.servers``.
+        The settings under librdkafka's names, with the format's defaults. ``bootstrap.servers`` is always included.
     origins : Mapping[str, str]
-        librdkafka's name → the name that the user wrote, without ``kafka.``, if the two differ.
+        librdkafka's name → the name that the user wrote, without ``kafka.``, if the names differ.
     ignored : Mapping[str, str]
         The name that the user wrote, without ``kafka.`` → why it has no effect here.
     """
@@ -92,31 +92,31 @@ class ClientConfig:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses, as the user wrote them."""
+        """The brokers' addresses, as the user wrote them."""
         return self.settings[BOOTSTRAP]
 
     @property
     def is_secured(self) -> bool:
-        """Whether clients log in, or connections are encrypted."""
+        """Whether the clients log in or encrypt their connections."""
         return self.settings.get("security.protocol", "PLAINTEXT") != "PLAINTEXT"
 
     def with_setting(self, key: str, value: str) -> ClientConfig:
-        """Return a copy with another setting."""
+        """Return a copy in which the setting `key` has this value."""
         return replace(self, settings={**self.settings, key: value})
 
     def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
-        """Return the settings for confluent-kafka; `extra` (underscores for dots) wins."""
+        """Return the settings for confluent-kafka. Settings in `extra`, with underscores for dots, replace the user's."""
         more = {key.replace("_", "."): value for key, value in extra.items()}
         return {**security.for_librdkafka(self.settings), **more}
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Return addresses and security for kafka-python's clients, which need no other setting."""
+        """Return the settings for kafka-python's clients: addresses, security, ``client.id`` and ``client.dns.lookup``."""
         plain = {theirs: self.settings[ours] for ours, theirs in _KAFKA_PYTHON.items() if ours in self.settings}
         servers = [part.strip() for part in self.bootstrap_servers.split(",") if part.strip()]
         return {**plain, "bootstrap_servers": servers, **security.for_kafka_python(self.name, self.settings)}
 
     def check_token(self) -> None:
-        """Fetch the token with which clients will log in, if they use one: this error is clearer than theirs."""
+        """If clients log in with a token, fetch it now, because this error is clearer than the clients' own."""
         if self.settings.get("sasl.mechanism") == "OAUTHBEARER" and self.is_secured:
             try:
                 TokenSource.of(self.settings).token()
@@ -126,7 +126,7 @@ class ClientConfig:
                 ) from None
 
     def scrub(self, text: str) -> str:
-        """Return the text without any secret of the settings: clients quote these in their errors."""
+        """Return the text with all secrets of the settings hidden, because clients quote secrets in their errors."""
         for key, value in self.settings.items():
             if hides_value(key) and value:
                 text = text.replace(value, "(hidden)")
@@ -138,9 +138,10 @@ class ClientConfig:
             _log.warning("%s ignores the option kafka.%s: %s", self.name, key, reason)
 
     def warn_of_shown(self) -> None:
-        """Log which secrets Spark would show in the plans of a source. *Called on the driver, once per load.*
+        """Warn of each secret that Spark would show in the plans of a source. *Called on the driver, once per load.*
 
-        Spark 4.2 shows no option of a sink (plans, UI, event log); a key given as text is encrypted, see `security`.
+        Spark 4.2 shows no options of a sink in plans, UI or event log. There is no warning for ``ssl.key.pem``, because its
+        key must be encrypted; see `security`.
         """
         for key, value in self.settings.items():
             if value and hides_value(key) and not _SPARK_HIDES.search(key) and key != "ssl.key.pem":
@@ -151,7 +152,7 @@ class ClientConfig:
                 )
 
     def refused(self, problem: Exception) -> TwoPhaseCommitError:
-        """Return the error of settings that the client refuses, with the option's name as the user wrote it."""
+        """Return the error for settings that the client refuses, with the option's name as the user wrote it."""
         detail = problem.args[0] if problem.args else problem
         reason = self.scrub(detail.str() if hasattr(detail, "str") else str(detail)).strip().rstrip(".")
         if hasattr(detail, "name") and detail.name() == "_CRIT_SYS_RESOURCE":
@@ -174,7 +175,7 @@ def client_config(
     forbidden: Mapping[str, str],
     defaults: Mapping[str, str] | None = None,
 ) -> ClientConfig:
-    """Return the client configuration that the user's options ``kafka.*`` make."""
+    """Check the user's options ``kafka.*``, and return them as a client configuration."""
     given = {key.removeprefix("kafka."): text.strip() for key, text in options.passthrough.items()}
     if not given.get(BOOTSTRAP):
         raise OptionError(
@@ -194,7 +195,7 @@ def client_config(
     translated = translate(table.name, plain, "sink" if forbidden is SINK_FORBIDDEN else "source")
     settings = security.check_security(table.name, translated.settings)
     if "isolation.level" in settings:
-        # librdkafka takes any case, the driver compares texts: if they disagreed, ranges would end where no task can read.
+        # librdkafka ignores case, but the driver compares texts. If they disagreed, ranges would end where no task can read.
         settings["isolation.level"] = settings["isolation.level"].lower()
     return ClientConfig(
         table.name, {**(defaults or {}), **settings}, {**stores, **translated.origins}, translated.ignored

@@ -1,7 +1,7 @@
-"""Connections to all brokers of a cluster, which send requests as they are built, and return each answer by itself.
+"""Connections to all brokers of a cluster, for raw protocol requests and their answers.
 
-kafka-python's network and protocol classes do the work. When a question runs out of time, librdkafka is asked what is wrong:
-it gives the reason, and kafka-python does not.
+kafka-python's network and protocol classes do the work. If a request times out, librdkafka is used to find out why, because
+kafka-python does not report the reason.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from transactional.errors import RetriableError, StoreError, StoreUnreachableErr
 __all__ = ["KafkaConnection", "backing_off"]
 
 CONNECT_SECONDS: Final = 20.0
-"""A query is refused within 30 s when no broker can be reached: the rest is for Spark's own worker."""
+"""How long to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the other 10 s."""
 
 REQUEST_SECONDS: Final = 30.0
-"""Limit of one question, with its retries while a coordinator or leader moves; a failover takes a few seconds."""
+"""Time limit of one request, including retries while a coordinator or leader moves. A failover takes a few seconds."""
 
 REASON_SECONDS: Final = 5.0
-"""How long to look for the reason of a question that ran out of time."""
+"""How long to search for the reason why a request timed out."""
 
 OPINION_SECONDS: Final = 10.0
-"""How long to wait for two brokers' answers, from the connection on. A paused broker costs nothing while two others answer."""
+"""How long to wait for two brokers' answers, connecting included. A paused broker costs no time if two others answer."""
 
 ENOUGH: Final = 2
-"""Brokers whose answers make an opinion; one, if the cluster has no other."""
+"""How many brokers must answer, so that the answers count as evidence; one, if the cluster has no other."""
 
 ASKED_AT_MOST: Final = 3
-"""How many brokers are asked for an opinion: the first `ENOUGH` answers count."""
+"""The largest number of brokers that get the same request. The first `ENOUGH` answers count."""
 
 IN_FLIGHT: Final = 200
-"""Requests in flight on one connection, at most. The library refuses more instead of queueing them."""
+"""The largest number of requests in flight on one connection. kafka-python refuses further requests and does not queue them."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
 """Pauses between retries double from the first to the longest. Markers are usually written within 20 ms."""
 
 ANSWER_BYTES: Final = 100_000_000
-"""The largest answer that is read; kafka-python's connections take 1 MB by default."""
+"""The largest answer that a connection accepts, in bytes. kafka-python's default is 1 MB."""
 
 ResponseT = TypeVar("ResponseT")
 
 
 class _NoWire(logging.Filter):
-    """Drop records that show requests as they are sent: those that log in hold the password."""
+    """A filter that drops log records with raw requests, because login requests contain the password."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG
@@ -66,9 +66,9 @@ for _name in ("kafka.net.connection", "kafka.protocol.parser"):
 def backing_off(
     deadline: Deadline, clock: Clock, first: float = FIRST_PAUSE_SECONDS, longest: float = LONGEST_PAUSE_SECONDS
 ) -> Retrying:
-    """Return a retrier that calls a function until it returns something, with pauses that double.
+    """Return a retrier that calls a function until its result is not None, with pauses that double.
 
-    It returns None when the deadline has passed; the function is called at least once.
+    If the deadline passes first, the retrier returns None. It calls the function at least once.
     """
     return Retrying(
         retry=retry_if_result(lambda result: result is None),
@@ -80,7 +80,7 @@ def backing_off(
 
 
 class KafkaConnection:
-    """Connections to all brokers, made when they are needed and dropped by `close`; for one thread at a time.
+    """Connections to all brokers, opened when they are needed and closed by `close`. Use them from one thread at a time.
 
     Parameters
     ----------
@@ -90,17 +90,17 @@ class KafkaConnection:
     Attributes
     ----------
     limit : Deadline or None
-        Limit of a question with its retries; None is 30 s.
+        Time limit of a request, including its retries; None means 30 s.
     config : ClientConfig
     intact : bool
-        Whether every request so far was answered, and no caller has failed: else it is not used again.
+        Whether every request so far was answered and no caller has failed. If False, the connections are not reused.
     life : Deadline
-        How long it may be used again.
+        How long the connections may be reused.
 
     Raises
     ------
     OptionError
-        ``INVALID_OPTION``: certificates or keys that can't be read.
+        ``INVALID_OPTION``: a certificate or key can't be read.
     StoreError
         ``BROKERS_UNREACHABLE``, ``AUTHENTICATION_FAILED``, ``TLS_FAILED`` or ``NO_TOKEN``, within 30 s.
     """
@@ -138,14 +138,17 @@ class KafkaConnection:
             ) from problem
 
     def close(self) -> None:
-        """Drop all connections and the thread that serves them."""
+        """Close all connections and the thread that serves them."""
         self._manager.close()
         self._network.close()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def send_all(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
-        """Send requests to their nodes, pipelined; answers in order, an exception in place of a missing one."""
+        """Send requests to their nodes without waiting in between.
+
+        Return the answers in the order of the requests, with an exception in place of each missing answer.
+        """
         answers: list[Any] = []
         intact, self.intact = self.intact, False
         for start in range(0, len(requests), IN_FLIGHT):
@@ -157,7 +160,7 @@ class KafkaConnection:
         return answers
 
     async def _exchange(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
-        # All are sent before the first answer is awaited.
+        # Send all requests before awaiting the first answer.
         sent = [self._start(node, request) for node, request in requests]
         return [await _finish(future) for future in sent]
 
@@ -165,14 +168,14 @@ class KafkaConnection:
         limit = None if seconds is None else seconds * 1000
         try:
             return self._manager.send(request, node_id=node, request_timeout_ms=limit)
-        except Exception as problem:  # noqa: BLE001 - an unknown node is an answer too.
+        except Exception as problem:  # noqa: BLE001 - an unknown node counts as an answer.
             return problem
 
     def ask_several(self, request: Callable[[], Any]) -> list[Any] | None:
-        """Send one request to several brokers, and return the first two answers; None if there are too few.
+        """Send one request to several brokers, and return the first two answers; None if too few brokers answered.
 
-        A broker that was paused, and was replaced meanwhile, answers from what it knew: one answer is no evidence of who
-        leads now. A cluster of one broker has no second opinion.
+        If a broker was paused and replaced, it answers from its old knowledge. So one answer does not prove which broker
+        leads now. If the cluster has only one broker, its answer is enough.
         """
         nodes = [broker.node_id for broker in self._manager.cluster.brokers()]
         random.shuffle(nodes)
@@ -190,11 +193,11 @@ class KafkaConnection:
         return None
 
     def look_for_brokers(self) -> None:
-        """Let the client ask which brokers there are now."""
+        """Make the client update its list of the cluster's brokers."""
         self._manager.cluster.request_update()
 
     async def _first(self, requests: Sequence[tuple[int, Any]], enough: int) -> list[Any]:
-        """Send all, and return the answers that are there when `enough` have come, or all have."""
+        """Send all requests, wait for `enough` good answers or for all answers, and return the answers received."""
         from kafka.future import Future
 
         done = Future()
@@ -216,7 +219,7 @@ class KafkaConnection:
         return list(answers)
 
     def ask(self, request: Callable[[], Any], node: Callable[[], int] | None = None) -> Any:
-        """Send one request to a node (any, by default), again while connections break."""
+        """Send one request to a node (by default, to any) and return the answer; repeat it while connections break."""
 
         def attempt() -> Any:
             target = node() if node else self._manager.least_loaded_node()
@@ -232,12 +235,12 @@ class KafkaConnection:
         return int(self.until(self._manager.least_loaded_node, "a broker"))
 
     def version_of(self, request: Any, highest: int | None = None) -> int:
-        """Return the newest version of a request that both sides know, `highest` at most."""
+        """Return the newest version of a request that both client and brokers support, at most `highest`."""
         limit = {} if highest is None else {"max_version": highest}
         return int(self._manager.broker_version_data.api_version(request, **limit))
 
     def until(self, attempt: Callable[[], ResponseT | None], what: str) -> ResponseT:
-        """Repeat `attempt` with growing pauses until it returns something."""
+        """Repeat `attempt`, with growing pauses, until its result is not None. `what` names the result in errors."""
         deadline = self.limit or Deadline(REQUEST_SECONDS, self.clock)
         result: ResponseT | None = backing_off(deadline, self.clock)(attempt)
         if result is None:
@@ -250,10 +253,10 @@ class KafkaConnection:
             check_brokers(self.config, Deadline(REASON_SECONDS))
         except StoreUnreachableError as problem:
             reason = f"; no broker can be used: {problem.parameters['reason']}"
-        return RetriableError("KAFKA_TIMEOUT", reason=f"{what} did not come{reason}", what=what)
+        return RetriableError("KAFKA_TIMEOUT", reason=f"timed out waiting for {what}{reason}", what=what)
 
     def pass_over(self, problem: Exception) -> None:
-        """Ignore the error of a broken or busy connection; raise every other one."""
+        """Ignore an error of a broken or busy connection; raise every other error."""
         from kafka.errors import (
             AuthorizationError,
             IllegalSaslStateError,
@@ -276,5 +279,5 @@ class KafkaConnection:
 async def _finish(future: Any) -> Any:
     try:
         return future if isinstance(future, Exception) else await future
-    except Exception as problem:  # noqa: BLE001 - the caller judges each by itself.
+    except Exception as problem:  # noqa: BLE001 - the caller handles each error.
         return problem

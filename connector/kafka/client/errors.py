@@ -1,4 +1,4 @@
-"""Errors of settings, of logins and of rights, for both client libraries."""
+"""Errors for wrong settings, failed logins and missing rights, for both client libraries."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ def error_name(code: int) -> str:
 
 
 def forbidden_option(name: str, key: str, way: str) -> OptionError:
-    """Return the error of a setting (without ``kafka.``) that the format does not take; `way` says what to do instead."""
+    """Return the error for a setting that the format does not accept.
+
+    `key` is the setting's name without ``kafka.``; `way` says why, or what to do instead.
+    """
     return OptionError("FORBIDDEN_OPTION", owner=name, option=f"kafka.{key}", reason=way)
 
 
 def invalid_option(name: str, key: str, value: str, expectation: str) -> OptionError:
-    """Return the error of a setting (without ``kafka.``) with a wrong value, which is shown."""
+    """Return the error for a setting with a wrong value. `key` is its name without ``kafka.``; the error shows `value`."""
     return OptionError("INVALID_OPTION", owner=name, option=f"kafka.{key}", value=value, expectation=expectation)
 
 
@@ -41,11 +44,11 @@ class UnknownTopicError(StoreError):
 
 
 class TopicChangedError(StoreError):
-    """A topic was deleted or created again while it was asked about."""
+    """A topic was deleted or created again between two requests about it."""
 
 
 def unreachable_brokers(name: str, servers: str, reason: str) -> StoreUnreachableError:
-    """Return the error of brokers of which none can be used."""
+    """Return the error for a cluster of which no broker can be used."""
     return StoreUnreachableError(
         "BROKERS_UNREACHABLE", owner=name, servers=servers, reason=reason, option="kafka.bootstrap.servers"
     )
@@ -56,10 +59,10 @@ class MissingRightError(StoreError):
 
 
 def missing_right(operation: str, resource: str) -> MissingRightError:
-    """Return the error of a user who lacks a right."""
+    """Return the error for a user who lacks a right."""
     return MissingRightError("MISSING_RIGHT", operation=operation, resource=resource)
 
 
 def login_failed(name: str, servers: str, reason: str) -> StoreError:
-    """Return the error of brokers that refuse to log this user in."""
+    """Return the error for brokers that reject this user's login."""
     return StoreError("AUTHENTICATION_FAILED", owner=name, servers=servers, reason=reason)

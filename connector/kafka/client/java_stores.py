@@ -1,4 +1,4 @@
-"""Java's key stores and trust stores: PEM ones are translated, all others refused with the commands that export them."""
+"""Java's key stores and trust stores: PEM stores are translated; others are refused, with the commands that export them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from connector.kafka.client.errors import forbidden_option
 __all__ = ["java_stores"]
 
 _TRUST_STORE: Final = (
-    "Java key stores can't be read here. Export it once: keytool -list -rfc -keystore truststore.jks > ca.pem; then set "
+    "Java's trust stores can't be read here. Export yours once: keytool -list -rfc -keystore truststore.jks > ca.pem; then set "
     "kafka.ssl.ca.location to ca.pem."
 )
 _KEY_STORE: Final = (
-    "JKS and PKCS#12 can't be read by both client libraries. Export it once: keytool -importkeystore -srckeystore keystore.jks "
-    "-destkeystore client.p12 -deststoretype PKCS12 (JKS only); openssl pkcs12 -in client.p12 -nokeys -out client.pem; "
-    "openssl pkcs12 -in client.p12 -nocerts -out client.key; then set kafka.ssl.certificate.location, "
-    "kafka.ssl.key.location and kafka.ssl.key.password."
+    "the client libraries can't both read JKS and PKCS#12. Export your store once: keytool -importkeystore "
+    "-srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12 (JKS only); "
+    "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key; "
+    "then set kafka.ssl.certificate.location, kafka.ssl.key.location and kafka.ssl.key.password."
 )
 _STORES: Final[Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]]] = {
     "ssl.truststore": (_TRUST_STORE, {"certificates": ("ssl.ca.pem",), "location": ("ssl.ca.location",)}),
@@ -32,13 +32,16 @@ _STORES: Final[Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]]] = {
         },
     ),
 }
-"""Java's stores: how to export each, and what becomes of each key if the type is PEM."""
+"""Java's name of a store → how to export the store, and (for the type PEM) Java's keys → librdkafka's settings."""
 
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
 
 
 def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Turn Java's PEM stores into librdkafka's settings, and refuse its other stores with the way to export them."""
+    """Translate Java's PEM stores into librdkafka's settings, and refuse other stores, with the commands that export them.
+
+    Return the settings, and for each translated setting the name that the user wrote.
+    """
     settings, origins = dict(given), dict[str, str]()
     for store, (export, keys) in _STORES.items():
         kind = settings.get(f"{store}.type", "").upper()
@@ -52,7 +55,7 @@ def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], di
             text = settings.pop(key)
             for target in to:
                 if target in given:
-                    raise forbidden_option(name, key, f"it and kafka.{target} are one setting, and both are given.")
+                    raise forbidden_option(name, key, f"it means the same as kafka.{target}, and both are set.")
                 settings[target], origins[target] = text, key
     for key in ("ssl.ca.pem", "ssl.certificate.pem", "ssl.key.pem", "https.ca.pem"):
         if key in settings:
@@ -61,7 +64,7 @@ def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], di
 
 
 def _with_lines(text: str) -> str:
-    """Return PEM as OpenSSL reads it: in Java's properties it often is one line."""
+    """Return PEM text with the line breaks that OpenSSL needs. In Java's properties, it is often a single line."""
     if "\n" in text:
         return text
     lines: list[str] = []

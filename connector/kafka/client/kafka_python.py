@@ -1,4 +1,4 @@
-"""The import of kafka-python: when it is needed first, whole, and by one thread at a time."""
+"""Import kafka-python when it is first needed, as a whole, and in one thread at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _importing = threading.Lock()
 
 
 def import_kafka() -> None:
-    """Import kafka-python before a part of it is imported.
+    """Import kafka-python as a whole. Call this before you import any of its modules.
 
-    Its modules import each other in circles. Two threads that begin at two of them, as those of two queries in one driver do,
-    meet modules that are not whole, and fail with ImportError. It takes 0.3 s, so tasks that never need it do without.
+    Its modules import each other in cycles. If two threads start with different modules, as those of two queries in one
+    driver may do, they find modules that are only partly imported, and fail with ImportError. The import takes 0.3 s, so
+    tasks that do not need kafka-python skip it.
     """
     with _importing:
         import kafka  # noqa: F401

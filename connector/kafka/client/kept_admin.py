@@ -1,6 +1,6 @@
-"""Admins that a worker uses again: Spark calls the sink several times in each micro-batch, in processes that it reuses.
+"""Keep admin clients for reuse: Spark calls the sink several times in each micro-batch, in processes that it reuses.
 
-A new one costs a thread, a connection, and several round trips (more with TLS or a login) for a few questions.
+A new admin costs a thread, a connection, and several round trips (more with TLS or a login), for only a few requests.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from transactional.clock import Clock, Deadline, SystemClock
 __all__ = ["borrow_admin", "give_back"]
 
 IDLE_SECONDS: Final = 10.0
-"""How long an admin is kept for the next call: then it is closed, or its thread would look for brokers, and log that they are
-away, for as long as the process lives."""
+"""How long an idle admin is kept for the next call. Then it is closed. Otherwise its thread would look for brokers as long as
+the process lives, and log that they are down."""
 
 LIFE_SECONDS: Final = 60.0
-"""How long an admin is used, however short the pauses are: settings of brokers, and addresses, change while queries run."""
+"""How long an admin is reused at most, because brokers' settings and addresses change while queries run."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class _Idle:
 
 _lock = threading.Lock()
 
-# One idle admin per worker process. It knows addresses and the longest timeout; nothing of a
-# transaction. The process id is part of the key: a connection does not survive a fork.
+# One idle admin per worker process. It remembers addresses and the longest timeout, but nothing about
+# transactions. The process id is part of the key, because a connection does not survive a fork.
 _idle: dict[tuple[Any, ...], _Idle] = {}
 
 
 def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin:
-    """Return an admin with these settings: the last one of this process if it came back a moment ago, else a new one.
+    """Return an admin with these settings: this process's idle admin if it has one, else a new admin.
 
-    It belongs to the caller until `give_back`.
+    The admin belongs to the caller until `give_back`.
     """
     with _lock:
         kept = _idle.pop(_key(config), None)
@@ -55,7 +55,7 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
 
 
 def give_back(admin: KafkaAdmin) -> None:
-    """Keep an admin for the next call, or close it: if a request is unanswered, if its caller failed, or if it is old."""
+    """Keep an admin for the next call. If a request is unanswered, its caller failed, or it is too old, close it instead."""
     if not admin.intact or admin.life.passed():
         admin.close()
         return
@@ -74,7 +74,7 @@ def give_back(admin: KafkaAdmin) -> None:
 
 
 def _let_go(key: tuple[Any, ...], end: threading.Timer) -> None:
-    """Close an admin if no one has borrowed it since."""
+    """Close an idle admin, unless it was borrowed in the meantime."""
     with _lock:
         idle = _idle.get(key)
         if idle is None or idle.end is not end:

@@ -1,8 +1,8 @@
-"""Questions to the leaders of partitions: whether a transaction is open there, and which of its rows are left.
+"""Requests to partition leaders: whether a transaction is open in a partition, and which of its rows still exist.
 
-A coordinator answers EndTxn when it has decided. What readers see is decided by each partition's own log: markers can be
-missing there (KAFKA-20734), or were written by others (WriteTxnMarkers, ``kafka-transactions.sh abort``), and an unclean
-leader election cuts rows off.
+A coordinator answers EndTxn when it has decided. But each partition's own log decides what readers see. In a partition, a
+marker can be missing (KAFKA-20734), another program can have written a marker (WriteTxnMarkers, ``kafka-transactions.sh
+abort``), or an unclean leader election can have cut off rows.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class StableEnd:
-    """The answer of a partition's leader about a `Witness`: is everything before its offset there, and decided?
+    """A partition leader's answer about a `Witness`: whether all rows before its offset still exist and have been decided.
 
     Parameters
     ----------
     gone : str
-        Why this partition has no answer; empty if it has one. If not empty, the other fields mean nothing.
+        Why this partition has no answer; empty if it has one. If not empty, `stable`, `cut_at` and `aborted` mean nothing.
     stable : int
         The last stable offset. Every transaction with rows before it has ended.
     cut_at : int or None
-        The log was replaced from this offset on, which lies before that of the witness.
+        The offset from which on the log was replaced, if it is before the witness's offset; else None.
     aborted : Mapping[int, tuple[int, ...]] or None
-        By producer, first offsets of aborted transactions that ended at the witness's offset or after it. Complete for
-        those that began before the witness's offset, if `stable` lies after it. None if the leader left the list out, as it
-        may for an offset that only its remote tier holds: that is no evidence of a commit.
+        Producer id → the first offsets of its aborted transactions that ended at or after the witness's offset. If `stable`
+        is after the witness's offset, all such transactions that began before that offset are listed. None if the leader
+        left out the list, as it may for an offset that only its remote tier has. That is no evidence of a commit.
     leader_epoch : int
-        The epoch of the leader that was asked. One that was replaced refuses the question, once its brokers know.
+        The leader's epoch, which the request carried. A broker that knows of a newer leader refuses such a request.
     """
 
     gone: str = ""
@@ -76,7 +76,7 @@ class StableEnd:
 
 
 class PartitionAdmin:
-    """Questions to the leaders of partitions: one request for all partitions of a leader, repeated while leaders move.
+    """Sends requests to partition leaders: one request per leader for all of its partitions, repeated while leaders move.
 
     Parameters
     ----------
@@ -87,9 +87,10 @@ class PartitionAdmin:
         self._admin = admin
 
     def open_transactions(self, partitions: Collection[Partition]) -> dict[Partition, dict[int, OpenTransaction]]:
-        """Describe the open transactions of partitions, by producer id; partitions that do not exist are not in the answer.
+        """Return the open transactions of each partition, by producer id. Partitions that do not exist are omitted.
 
-        An answer has an entry for every producer that wrote in the last day, open or not: reading one takes 0.7 microseconds.
+        A leader's answer has an entry for every producer that wrote in the last day, even if no transaction is open. Reading
+        an entry takes 0.7 microseconds.
         """
         left = set(partitions)
         opened: dict[Partition, dict[int, OpenTransaction]] = {}
@@ -111,11 +112,12 @@ class PartitionAdmin:
         return self._admin.until(attempt, "the open transactions of partitions") if left else {}
 
     def stable_ends(self, witnesses: Sequence[Witness]) -> list[StableEnd]:
-        """Ask about witnesses; answers in order. Several of one partition go out one request after the other, without waiting.
+        """Return the partition leaders' answers about witnesses, in the order of the witnesses.
 
-        One `read_committed` fetch without data answers all of it: the stable offset, the aborted transactions, and (by the
-        leader epoch) where the log differs from the one that the witness was taken from. No bytes are asked for; the
-        broker still returns one batch, of one partition in each answer.
+        One `read_committed` fetch without data returns the stable offset, the aborted transactions, and (by the leader
+        epoch) the offset from which on the log differs from the log of the witness. The request asks for no bytes, but the
+        broker still returns one batch, of one partition, in each answer. Witnesses of the same partition are sent in separate
+        requests, without waiting in between.
         """
         ends: dict[int, StableEnd] = {}
         asked = dict(enumerate(witnesses))
@@ -160,10 +162,10 @@ class PartitionAdmin:
         if cut is not None and 0 <= cut.end_offset < witness.offset:
             ends[index] = StableEnd(cut_at=cut.end_offset, leader_epoch=epoch)
         elif cut is not None and cut.end_offset >= witness.offset:
-            # The leader changed without a row at that epoch: all rows before the offset are there.
+            # The leader changed before a row was written at that epoch, so all rows before the offset still exist.
             asked[index] = replace(witness, leader_epoch=UNKNOWN_EPOCH)
         elif part.error_code == OFFSET_OUT_OF_RANGE:
-            ends[index] = StableEnd(gone=f"{start}: the log does not hold this offset any more", leader_epoch=epoch)
+            ends[index] = StableEnd(gone=f"{start}: the log no longer has this offset", leader_epoch=epoch)
         elif part.error_code != NONE:
             if not _passes(part.error_code, witness.partition, "Fetch"):
                 ends[index] = StableEnd(gone=f"{start}: {error_name(part.error_code)}")
@@ -178,7 +180,7 @@ class PartitionAdmin:
             ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted, leader_epoch=epoch)
 
     def held_back(self, topic: str) -> list[Partition]:
-        """Return partitions of a topic whose stable offset is behind the high watermark."""
+        """Return a topic's partitions whose stable offset is below the high watermark, which blocks their readers."""
 
         def attempt() -> list[Partition] | None:
             info = self._admin.topics([topic], ()).get(topic)
@@ -187,10 +189,10 @@ class PartitionAdmin:
                 return None
             return [partition for partition, (stable, high) in ends.items() if stable != high]
 
-        return self._admin.until(attempt, f"where the partitions of {topic} end")
+        return self._admin.until(attempt, f"the end offsets of {topic}")
 
     def ends(self, topic: str) -> dict[Partition, tuple[int, int]]:
-        """Return the stable offset and the high watermark of a topic's partitions, of the leaders that answer."""
+        """Return each partition's stable offset and high watermark. Partitions whose leader does not answer are omitted."""
         return self._ends(topic, self._admin.topics([topic], ()).get(topic))
 
     def _ends(self, topic: str, info: TopicInfo | None) -> dict[Partition, tuple[int, int]]:
@@ -199,7 +201,7 @@ class PartitionAdmin:
         for partition, leader in sorted(leaders.items()):
             if leader >= 0:
                 by_leader.setdefault(leader, []).append(partition)
-        # First the stable offsets: a transaction that ends in between seems to hold its partition back, which costs a look.
+        # First the stable offsets. A partition whose transaction ends in between seems blocked, which only costs a check.
         requests = [
             (node, latest_request(asked, {topic: info} if info else {}, committed=committed))
             for committed in (True, False)
@@ -221,7 +223,7 @@ class PartitionAdmin:
         commit: bool,
         end_version: int,
     ) -> int:
-        """Write the marker that a coordinator has left out, as it would have written it; return the answer's code."""
+        """Write a marker that a coordinator left out, as the coordinator would have written it. Return the error code."""
         from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
         kind = WriteTxnMarkersRequest.WritableTxnMarker
@@ -230,7 +232,7 @@ class PartitionAdmin:
             producer_epoch=epoch,
             transaction_result=commit,
             topics=[kind.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.number])],
-            # The one that the partition saw last: a higher one would shut out the coordinator itself.
+            # The epoch that the partition saw last. With a higher one, the partition would refuse the coordinator itself.
             coordinator_epoch=max(0, opened.coordinator_epoch),
             transaction_version=2 if end_version >= 5 else 0,
         )
@@ -242,7 +244,7 @@ class PartitionAdmin:
                 return None if code in MOVING else code
             return None
 
-        return self._admin.until(attempt, "an answer to a transaction's marker")
+        return self._admin.until(attempt, "an answer to WriteTxnMarkers")
 
     def search(self, producer_id: int, epoch: int, witness: Witness) -> Verdict:
         """Search a partition's log for the marker that ended a transaction there; see `search_marker`."""
@@ -252,7 +254,7 @@ class PartitionAdmin:
         return self._admin.topics({partition.topic for partition in partitions}, partitions)
 
     def _answers(self, requests: Iterable[tuple[int, Any, K]]) -> Iterator[tuple[K, Any]]:
-        """Send requests to their nodes, and yield the answers of those that gave one, each with the key of its request."""
+        """Send requests to their nodes, and yield each answer with the key of its request. Missing answers are skipped."""
         sent = list(requests)
         answers = self._admin.send_all([(node, request) for node, request, _ in sent])
         for (_, _, key), answer in zip(sent, answers, strict=True):
@@ -273,7 +275,7 @@ def _open_producers(part: Any) -> dict[int, OpenTransaction]:
 
 
 def _by_leader(topics: Mapping[str, TopicInfo], partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
-    """Group partitions by their leaders; those that do not exist are left out."""
+    """Group partitions by their leaders, and omit partitions that do not exist."""
     grouped: dict[int, list[Partition]] = {}
     for partition in sorted(partitions):
         info = topics.get(partition.topic)
@@ -283,7 +285,7 @@ def _by_leader(topics: Mapping[str, TopicInfo], partitions: Iterable[Partition])
 
 
 def _layers(witnesses: Mapping[int, Witness]) -> list[dict[Partition, int]]:
-    """Split witnesses so that no partition is twice in one request: a broker would answer one of the two."""
+    """Split witnesses into groups without repeated partitions, because a broker answers a partition once per request."""
     layers: list[dict[Partition, int]] = []
     times: dict[Partition, int] = {}
     for index, witness in witnesses.items():
@@ -296,10 +298,10 @@ def _layers(witnesses: Mapping[int, Witness]) -> list[dict[Partition, int]]:
 
 
 def _passes(code: int, partition: Partition, request: str) -> bool:
-    """Return whether to ask again; False if the partition is gone."""
+    """Return whether to repeat the request after this error code; False if the partition is gone."""
     if code in (TOPIC_DENIED, CLUSTER_DENIED):
         raise missing_right("READ", f"topic {partition.topic}")
-    if code in MOVING or code == UNKNOWN_TOPIC:  # a broker that does not know a partition yet answers so, too
+    if code in MOVING or code == UNKNOWN_TOPIC:  # also from a broker that does not know the partition yet
         return True
     if code in GONE:
         return False
@@ -329,7 +331,7 @@ def _fetch(witnesses: Sequence[Witness], topics: Mapping[str, TopicInfo]) -> Any
             current_leader_epoch=topics[witness.partition.topic].epoch(witness.partition.number),
             fetch_offset=witness.offset,
             last_fetched_epoch=witness.leader_epoch,
-            # Not 1: an answer with part of a batch comes without the aborted transactions.
+            # 0, not 1: an answer that contains only a part of a batch does not list the aborted transactions.
             partition_max_bytes=0,
         )
         by_topic.setdefault((witness.partition.topic, witness.topic_id), []).append(asked)

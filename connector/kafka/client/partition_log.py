@@ -1,6 +1,6 @@
-"""A partition's own log, which shows how a transaction ended: the producer's first control batch is its marker.
+"""Find out from a partition's log how a transaction ended: the producer's first control batch is the marker.
 
-The coordinator forgets: of an id that was initialised again, or that expired, it no longer knows how the transaction before
+If a transactional id was initialized again or has expired, the coordinator no longer knows how the id's previous transaction
 ended. The markers in the partitions stay as long as the rows.
 """
 
@@ -24,30 +24,30 @@ from transactional.clock import Deadline
 __all__ = ["Ending", "Verdict", "Witness", "is_behind", "parse_control_key", "search_marker", "why_gone"]
 
 FETCH_BYTES: Final = 1 << 20
-"""The size of one fetch; the broker returns one whole batch at least, however large it is."""
+"""The size of one fetch. The broker returns at least one whole batch, even if it is larger."""
 
 JUDGE_SECONDS: Final = 300.0
-"""Limit of one transaction's search. The marker usually follows the witness directly; if a timeout wrote it, all that others
-wrote meanwhile lies in between, and is read at tens of megabytes per second."""
+"""Time limit of the search for one marker. The marker usually follows the witness directly. If the coordinator wrote it at the
+transaction's timeout, the search first reads other producers' rows, at tens of megabytes per second."""
 
 OFFSET_OUT_OF_RANGE: Final = 1
 GONE: Final = frozenset({3, 100, 103, 104})
-"""Codes of a topic that is no longer the one asked for."""
+"""Error codes which mean that the requested topic no longer exists, or was created again."""
 
 
 @dataclass(frozen=True)
 class Witness:
-    """A partition that a transaction wrote into, and an offset that separates its rows from its marker.
+    """A partition that a transaction wrote to, and an offset between the transaction's rows and its marker.
 
     Parameters
     ----------
     partition : Partition
     topic_id : str
     offset : int
-        The high watermark after every row was delivered and before the transaction ended. All of its rows lie before it,
-        and whatever marker ends it lies at it or after it.
+        The high watermark, read after every row was delivered and before the transaction ended. All rows of the transaction
+        are before this offset; the marker that ends it is at or after this offset.
     leader_epoch : int
-        The leader's epoch at that moment. A log in which this epoch ends before `offset` has lost rows.
+        The leader's epoch at that moment. If this epoch ends before `offset` in the log, the log has lost rows.
     """
 
     partition: Partition
@@ -60,7 +60,7 @@ class Witness:
 
 
 class Ending(enum.Enum):
-    """How a transaction ended, by a partition's log."""
+    """How a transaction ended, according to a partition's log."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -70,17 +70,17 @@ class Ending(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """An ending, and how it is known."""
+    """How a transaction ended, and the evidence for it."""
 
     ending: Ending
     evidence: str
 
 
 def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witness) -> Verdict:
-    """Search a partition, from the witness on, for the marker that ended a transaction there.
+    """Search a partition's log, from the witness on, for the marker that ended a transaction there.
 
-    A marker of `epoch` (EndTxn below version 5) or of the next one (version 5, time-outs, fencing) is the
-    transaction's own: every later transaction of the producer has a later epoch or begins later.
+    The transaction's marker has the epoch `epoch` (EndTxn below version 5) or the next epoch (version 5, time-outs, fencing).
+    The first such marker belongs to it: every later transaction of the producer has a later epoch or begins later.
     """
 
     def attempt() -> Verdict | None:
@@ -93,11 +93,11 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
             return None
         return _search(admin, info, producer_id, epoch, witness)
 
-    return admin.until(attempt, "the end of a transaction from its partition's log")
+    return admin.until(attempt, "a transaction's marker in a partition's log")
 
 
 def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
-    """Return why a partition is not the one of a witness any more; empty if it is."""
+    """Return why a partition is no longer the partition of a witness; an empty text if it still is."""
     info = topics.get(witness.partition.topic)
     if info is None:
         return f"{witness} from {witness.offset}: the topic does not exist"
@@ -111,13 +111,13 @@ def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
 
 
 def is_behind(info: TopicInfo, witness: Witness) -> bool:
-    """Return whether the brokers that described a topic don't know yet of the leader that returned a witness."""
+    """Return whether a topic's description is outdated: its leader's epoch is lower than the witness's."""
     epoch = info.epoch(witness.partition.number)
     return UNKNOWN_EPOCH < epoch < witness.leader_epoch
 
 
 def parse_control_key(key: bytes | None) -> Ending:
-    """Parse a control record's key: version and type, two bytes each; type 0 aborts, 1 commits."""
+    """Parse the key of a control record: a version and a type, two bytes each. Type 0 is an abort, type 1 a commit."""
     if key is None or len(key) < 4:
         return Ending.UNKNOWN
     _, kind = struct.unpack_from(">hh", key)
@@ -141,7 +141,7 @@ def _search(admin: KafkaAdmin, info: TopicInfo, producer_id: int, epoch: int, wi
             return unknown(error_name(answer.error_code))
         part = answer.responses[0].partitions[0]
         if part.error_code in GONE:
-            return unknown(f"the topic is another one ({error_name(part.error_code)})")
+            return unknown(f"the topic was deleted or created again ({error_name(part.error_code)})")
         if part.error_code in (TOPIC_DENIED, CLUSTER_DENIED):
             return unknown("this user lacks READ on the topic")
         if part.error_code == OFFSET_OUT_OF_RANGE or part.log_start_offset > witness.offset:
@@ -156,7 +156,7 @@ def _search(admin: KafkaAdmin, info: TopicInfo, producer_id: int, epoch: int, wi
             ours = batch.producer_id == producer_id and batch.producer_epoch in (epoch, epoch + 1)
             if not (batch.is_control_batch and ours and batch.last_offset >= witness.offset):
                 continue
-            marker = next(iter(batch), None)  # compaction leaves an empty batch of a producer's last marker
+            marker = next(iter(batch), None)  # compaction can leave an empty batch of a marker
             ending = parse_control_key(marker.key if marker else None)
             if ending is not Ending.UNKNOWN:
                 return Verdict(
@@ -165,14 +165,14 @@ def _search(admin: KafkaAdmin, info: TopicInfo, producer_id: int, epoch: int, wi
                     f"(producer {producer_id}, epoch {batch.producer_epoch})",
                 )
         if offset >= part.high_watermark:
-            reason = f"no marker of producer {producer_id} up to {part.high_watermark}"
+            reason = f"no marker of producer {producer_id} before offset {part.high_watermark}"
             if part.last_stable_offset > witness.offset:
-                return unknown(reason)  # its marker was below the stable offset: a log cleaner has removed it
-            # A cleaner removes nothing behind the stable offset: the marker is there, or comes.
-            return Verdict(Ending.NOT_YET, f"{witness} from {witness.offset}: {reason}, which is not the log's end")
-        if offset == before:  # a broker that throttles, or fetches from a tier, answers with nothing
+                return unknown(reason)  # its marker was below the stable offset, so a log cleaner has removed it
+            # A cleaner removes nothing above the stable offset, so the marker exists, or will be written.
+            return Verdict(Ending.NOT_YET, f"{witness} from {witness.offset}: {reason} yet")
+        if offset == before:  # a broker that throttles, or fetches from a remote tier, can return no records
             admin.clock.sleep(FIRST_PAUSE_SECONDS)
-    return unknown(f"not searched to its end within {JUDGE_SECONDS:.0f} s")
+    return unknown(f"the search for the marker did not finish within {JUDGE_SECONDS:.0f} s")
 
 
 def _fetch_request(witness: Witness, offset: int, leader_epoch: int) -> Any:

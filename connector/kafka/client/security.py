@@ -1,6 +1,6 @@
-"""Security: the part of ``kafka.*`` that both client libraries must understand alike.
+"""Security: the ``kafka.*`` settings that both client libraries must understand in the same way.
 
-Settings that only one of them knows are refused by name, before the first row.
+Settings that only one library supports are refused by name, before the first row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = (*PASSWORDS, "OAUTHBEARER")
 
-_ONE_LIBRARY: Final = "librdkafka knows it, and kafka-python, which commits the transactions, does not"
+_ONE_LIBRARY: Final = "librdkafka supports it, but kafka-python, which commits the transactions, does not"
 
 _UNSUPPORTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -38,16 +38,16 @@ _BOOLEANS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("true", "t", "1"), "true"),
     **dict.fromkeys(("false", "f", "0"), "false"),
 }
-"""How librdkafka reads a boolean, in any case."""
+"""librdkafka's spellings of a boolean, in lower case → the value. librdkafka ignores case."""
 
 _FILES: Final = ("ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 
 Invalid = Callable[[str, str, str], OptionError]
-"""Makes the error of a key, with its value and what was expected."""
+"""Returns the error for a setting. Arguments: its key, its value, and the expected form."""
 
 
 class Secret(str):
-    """Text that a client gets, and that the repr of its settings hides."""
+    """A text that clients can use, but that does not appear in the repr of their settings."""
 
     __slots__ = ()
 
@@ -56,7 +56,10 @@ class Secret(str):
 
 
 def check_security(name: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Check protocol, mechanism and certificates, and return them in one form. Offline; files are only looked for."""
+    """Check protocol, mechanism and certificates, and return the settings in a uniform form.
+
+    This needs no connection. It only checks that files exist, and does not read them.
+    """
     settings = dict(given)
 
     invalid = partial(invalid_option, name)
@@ -65,7 +68,7 @@ def check_security(name: str, given: Mapping[str, str]) -> dict[str, str]:
             raise forbidden_option(name, key, way)
     for key in ("ssl.protocol", "ssl.enabled.protocols"):
         versions = {version.strip() for version in settings.pop(key, "").split(",")} - {""}
-        # ssl.protocol=TLSv1.3 lets Java speak 1.3 or older; ssl.enabled.protocols lists exactly what it may speak.
+        # With ssl.protocol=TLSv1.3, Java uses 1.3 or older; ssl.enabled.protocols lists exactly the versions that it may use.
         allowed = versions <= {*_TLS_VERSIONS, "TLS"} if key == "ssl.protocol" else versions in (set(), _TLS_VERSIONS)
         if not allowed:
             raise forbidden_option(name, key, "both clients speak TLS 1.2 and 1.3, and no other version.")
@@ -79,8 +82,8 @@ def check_security(name: str, given: Mapping[str, str]) -> dict[str, str]:
                 "MISSING_OPTION",
                 owner=name,
                 option="kafka.security.protocol",
-                reason=f"kafka.{idle} is given. It is SASL_SSL, SSL or SASL_PLAINTEXT, or PLAINTEXT if the brokers "
-                "ask for nothing",
+                reason=f"kafka.{idle} is set. Use SASL_SSL, SSL or SASL_PLAINTEXT; or PLAINTEXT if the brokers require "
+                "neither login nor encryption",
             )
         return settings
     settings["security.protocol"] = protocol
@@ -100,10 +103,14 @@ def _check_sasl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
                 "MISSING_OPTION",
                 owner=name,
                 option="kafka.sasl.mechanism",
-                reason=f"it has no default here; it is one of {', '.join(MECHANISMS)}",
+                reason=f"it has no default here. Use one of {', '.join(MECHANISMS)}",
             )
-        hint = "; for AWS_MSK_IAM, OAUTHBEARER with kafka.sasl.oauthbearer.token.provider" if "AWS" in mechanism else ""
-        known = f"one that both client libraries have as installed: {', '.join(MECHANISMS)}{hint}"
+        hint = (
+            "; for AWS_MSK_IAM, use OAUTHBEARER with kafka.sasl.oauthbearer.token.provider"
+            if "AWS" in mechanism
+            else ""
+        )
+        known = f"a mechanism that both client libraries support as installed: {', '.join(MECHANISMS)}{hint}"
         raise invalid(both[0], mechanism, known)
     settings["sasl.mechanism"] = mechanism
     wanted = ["sasl.username", "sasl.password"]
@@ -112,7 +119,10 @@ def _check_sasl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
     for key in wanted:
         if not settings.get(key):
             raise OptionError(
-                "MISSING_OPTION", owner=name, option=f"kafka.{key}", reason=f"kafka.sasl.mechanism is {mechanism}"
+                "MISSING_OPTION",
+                owner=name,
+                option=f"kafka.{key}",
+                reason=f"kafka.sasl.mechanism={mechanism} requires it",
             )
 
 
@@ -123,14 +133,16 @@ def _check_tokens(name: str, settings: Mapping[str, str], invalid: Invalid) -> l
     for key, allowed in (("method", ("default", "oidc")), ("grant.type", ("client_credentials",))):
         value = settings.get(f"sasl.oauthbearer.{key}")
         if value is not None and value.lower() not in allowed:
-            raise invalid(f"sasl.oauthbearer.{key}", value, "oidc with client_credentials, all that is built in")
+            raise invalid(
+                f"sasl.oauthbearer.{key}", value, "oidc with client_credentials, because nothing else is built in"
+            )
     if not settings.get(ENDPOINT):
         raise OptionError(
             "MISSING_OPTION",
             owner=name,
             option=f"kafka.{ENDPOINT}",
-            reason=f"kafka.sasl.mechanism is OAUTHBEARER, which takes this with kafka.{CLIENT_ID} and kafka.{CLIENT_SECRET}, "
-            f"or else kafka.{PROVIDER} (package.module:function)",
+            reason=f"kafka.sasl.mechanism is OAUTHBEARER. Set this with kafka.{CLIENT_ID} and kafka.{CLIENT_SECRET}, "
+            f"or set only kafka.{PROVIDER} (package.module:function)",
         )
     if not settings[ENDPOINT].startswith(("https://", "http://")):
         raise invalid(ENDPOINT, shown_value(ENDPOINT, settings[ENDPOINT]), "an https address")
@@ -139,7 +151,7 @@ def _check_tokens(name: str, settings: Mapping[str, str], invalid: Invalid) -> l
 
 def _check_ssl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
     identification = settings.get("ssl.endpoint.identification.algorithm", "https").lower()
-    # Java's empty text is librdkafka's "none".
+    # An empty text in Java means "none" in librdkafka.
     settings["ssl.endpoint.identification.algorithm"] = identification or "none"
     if settings["ssl.endpoint.identification.algorithm"] not in ("https", "none"):
         raise invalid("ssl.endpoint.identification.algorithm", identification, "https or none")
@@ -152,15 +164,13 @@ def _check_ssl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
         settings["enable.ssl.certificate.verification"] = word
     for key in ("ssl.ca", "ssl.certificate", "ssl.key"):
         if f"{key}.location" in settings and f"{key}.pem" in settings:
-            raise forbidden_option(
-                name, f"{key}.location", f"it and kafka.{key}.pem are one setting, and both are given."
-            )
+            raise forbidden_option(name, f"{key}.location", f"it means the same as kafka.{key}.pem, and both are set.")
     for key in (*_FILES, "ssl.ca.location"):
         path = settings.get(key)
         if path is None or (key == "ssl.ca.location" and path == "probe"):
             continue
         if not (os.path.isfile(path) or (key == "ssl.ca.location" and os.path.isdir(path))):
-            raise invalid(key, _shown(path), "a file on this machine (driver and executors need it)")
+            raise invalid(key, _shown(path), "a file that exists on this machine (driver and executors need it)")
     has_key, has_certificate = (
         any(f"ssl.{file}.{form}" in settings for form in ("location", "pem")) for file in ("key", "certificate")
     )
@@ -169,31 +179,31 @@ def _check_ssl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
             "MISSING_OPTION",
             owner=name,
             option="kafka.ssl.key.location" if has_certificate else "kafka.ssl.certificate.location",
-            reason="a certificate and its key go together",
+            reason="a client certificate and its key must both be set",
         )
     if "PRIVATE KEY" in settings.get("ssl.key.pem", "") and "ENCRYPTED" not in settings["ssl.key.pem"]:
         raise invalid(
             "ssl.key.pem",
             "a key without a password",
-            "an encrypted one, as Spark shows this option in its plans (openssl pkcs8 -topk8 -in client.key encrypts it for "
-            "kafka.ssl.key.password), or a file that only this user can read (kafka.ssl.key.location)",
+            "an encrypted key, because Spark shows this option in its plans (openssl pkcs8 -topk8 -in client.key encrypts it "
+            "for kafka.ssl.key.password), or a file that only this user can read (kafka.ssl.key.location)",
         )
     ciphers = settings.get("ssl.cipher.suites", "")
     if "TLS_" in ciphers:
         raise invalid(
             "ssl.cipher.suites",
             ciphers,
-            "OpenSSL's names, not Java's, such as ECDHE-RSA-AES256-GCM-SHA384 (those of TLS 1.3 are always on)",
+            "OpenSSL's names, not Java's, such as ECDHE-RSA-AES256-GCM-SHA384 (the ciphers of TLS 1.3 are always enabled)",
         )
 
 
 def _shown(path: str) -> str:
-    # A user who gave PEM text in place of a path does not want to read it in a log.
-    return "no path" if "\n" in path or "-----" in path else path
+    # If the user has set PEM text instead of a path, it must not appear in a log.
+    return "not a path" if "\n" in path or "-----" in path else path
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings for confluent-kafka; in both libraries, tokens come from `TokenSource`."""
+    """Return the settings for confluent-kafka. As for kafka-python, tokens come from `TokenSource`."""
     if settings.get("sasl.mechanism") != "OAUTHBEARER" or not settings["security.protocol"].startswith("SASL_"):
         return {key: value for key, value in settings.items() if key != PROVIDER}
     plain = {k: v for k, v in settings.items() if not k.startswith(("sasl.oauthbearer.", "https."))}
@@ -223,7 +233,7 @@ def _provider(source: TokenSource) -> Any:
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-        """A `TokenSource` in the form that kafka-python wants."""
+        """A `TokenSource` in the form that kafka-python expects."""
 
         def token(self) -> str:
             return source.token().text

@@ -1,4 +1,4 @@
-"""TLS: one context for kafka-python that trusts what librdkafka trusts, and what is wrong when a handshake fails."""
+"""TLS: a context for kafka-python that trusts the same certificates as librdkafka, and the reasons of failed handshakes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from transactional.errors import StoreError
 __all__ = ["is_tls", "ssl_context", "tls_failed", "tls_hint", "tls_problem"]
 
 HANDSHAKE_SECONDS: Final = 5.0
-"""Limit of the handshake that finds out why librdkafka's own failed."""
+"""Time limit of an extra handshake that finds out why librdkafka's own handshake failed."""
 
 LISTEN_SECONDS: Final = 0.5
-"""How long to wait for what a broker sends right after its handshake."""
+"""How long to wait for data that a broker sends right after the handshake."""
 
 _NAMES: Final = (
-    "kafka.bootstrap.servers and the brokers' advertised.listeners must use names that their certificates have; "
+    "kafka.bootstrap.servers and the brokers' advertised.listeners must use names that the brokers' certificates contain; "
     "kafka.ssl.endpoint.identification.algorithm=none would trust any name"
 )
-_AUTHORITY: Final = "kafka.ssl.ca.location must hold the authority that signed the brokers' certificates"
+_AUTHORITY: Final = (
+    "kafka.ssl.ca.location must contain the certificate of the authority that signed the brokers' certificates"
+)
 
 _ADVICE: Final[Mapping[str, str]] = {
-    "certificate has expired": "renew the brokers' certificate; or is this machine's clock wrong?",
-    "certificate is not yet valid": "is this machine's clock wrong?",
+    "certificate has expired": "renew the brokers' certificate, and check this machine's clock",
+    "certificate is not yet valid": "check this machine's clock",
     "self-signed certificate": _AUTHORITY,
     "unable to get": _AUTHORITY,
     "Hostname mismatch": _NAMES,
@@ -42,7 +44,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "alert": "the brokers do not accept this client's certificate: check kafka.ssl.certificate.location",
     "": "",
 }
-"""Part of OpenSSL's reason → what to do; the first that fits."""
+"""Part of OpenSSL's reason → what to do. The first entry that matches is used."""
 
 
 def is_tls(settings: Mapping[str, str]) -> bool:
@@ -51,7 +53,7 @@ def is_tls(settings: Mapping[str, str]) -> bool:
 
 
 def tls_failed(name: str, servers: str, problem: ssl.SSLError | str) -> StoreError:
-    """Return the error of a TLS handshake that would fail again."""
+    """Return the error for a TLS handshake that would fail again if it were repeated."""
     reason = problem if isinstance(problem, str) else getattr(problem, "verify_message", "") or str(problem)
     advice = next(way for part, way in _ADVICE.items() if part in reason)
     return StoreError(
@@ -60,7 +62,7 @@ def tls_failed(name: str, servers: str, problem: ssl.SSLError | str) -> StoreErr
 
 
 def tls_problem(name: str, settings: Mapping[str, str]) -> ssl.SSLError | None:
-    """Shake hands with one broker after the other, and return the first refusal that gives a reason, or None.
+    """Try a TLS handshake with one broker after the other. Return the first error that gives a reason, or None.
 
     librdkafka's own text is the same for an expired certificate and an unknown authority.
     """
@@ -70,25 +72,25 @@ def tls_problem(name: str, settings: Mapping[str, str]) -> ssl.SSLError | None:
 
 
 def tls_hint(settings: Mapping[str, str]) -> str:
-    """Return what to add to a reason for a user who speaks plain text to a listener that wants TLS, else an empty text."""
+    """Return a hint to add to an error if the user connects without TLS to a listener that uses TLS; else an empty text."""
     if is_tls(settings):
         return ""
     trusting = {"bootstrap.servers": settings["bootstrap.servers"], "enable.ssl.certificate.verification": "false"}
     context = ssl_context("", trusting)
     if any(_shake_hands(context, host, port) is None for host, port in list(_addresses(settings))[:1]):
         protocol = settings.get("security.protocol", "PLAINTEXT")
-        return f"; kafka.security.protocol is {protocol}, and this listener speaks TLS: set it to SSL or SASL_SSL"
+        return f"; kafka.security.protocol is {protocol}, but this listener uses TLS: set it to SSL or SASL_SSL"
     return ""
 
 
 def _shake_hands(context: ssl.SSLContext, host: str, port: int) -> OSError | None:
-    """Return why no TLS connection can be made, or None."""
+    """Try to make a TLS connection. Return the error if it fails, else None."""
     try:
         with (
             socket.create_connection((host, port), timeout=HANDSHAKE_SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=host) as secured,
         ):
-            # Under TLS 1.3 a broker refuses our certificate after the handshake. Else it waits: a client speaks first.
+            # With TLS 1.3, a broker refuses our certificate after the handshake. Otherwise it sends nothing before we do.
             secured.settimeout(LISTEN_SECONDS)
             with contextlib.suppress(TimeoutError):
                 secured.recv(1)
@@ -104,7 +106,7 @@ def _addresses(settings: Mapping[str, str]) -> Iterator[tuple[str, int]]:
 
 
 def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the context that gives kafka-python what librdkafka makes of the same settings."""
+    """Return a TLS context that makes kafka-python behave as librdkafka does with the same settings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     verify = settings.get("enable.ssl.certificate.verification", "true") != "false"
@@ -133,25 +135,25 @@ def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
         at = next((key for key in ("ssl.key.location", "ssl.key.pem") if key in settings), "")
         if at:
             with _file_of(settings, "ssl.certificate") as certificate, _file_of(settings, "ssl.key") as key:
-                # Without a password OpenSSL would ask for it at the terminal.
+                # If no password were passed, OpenSSL would ask for it at the terminal.
                 context.load_cert_chain(certificate, key, settings.get("ssl.key.password", ""))
     except (OSError, ValueError) as problem:
         reason = f"{type(problem).__name__}: {problem}"
         if at.startswith("ssl.key"):
-            reason += "; is kafka.ssl.key.password right, and do key and certificate belong together?"
-        shown = "a text" if at.endswith(".pem") else settings.get(at, "")
-        raise invalid_option(name, at, shown, f"what OpenSSL can read ({reason})") from None
+            reason += "; check kafka.ssl.key.password, and whether key and certificate belong together"
+        shown = "PEM text" if at.endswith(".pem") else settings.get(at, "")
+        raise invalid_option(name, at, shown, f"a value that OpenSSL can use ({reason})") from None
     return context
 
 
 @contextlib.contextmanager
 def _file_of(settings: Mapping[str, str], key: str) -> Iterator[str]:
-    """Yield the path of a certificate or key; one given as text is put into a file that only this user can read."""
+    """Yield the path of a certificate or key. If it was given as text, write it to a file that only this user can read."""
     text = settings.get(f"{key}.pem")
     if text is None:
         yield settings[f"{key}.location"]
     elif hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-        handle = os.memfd_create("pem")  # never on a disk
+        handle = os.memfd_create("pem")  # never written to a disk
         with open(handle, "wb") as memory:
             memory.write(text.encode())
             memory.flush()

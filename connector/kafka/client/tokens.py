@@ -1,4 +1,4 @@
-"""OAUTHBEARER: one source of tokens for both client libraries, which keeps each token for most of its life."""
+"""OAUTHBEARER: one source of tokens for both client libraries. It reuses each token for most of the token's lifetime."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ CLIENT_ID: Final = "sasl.oauthbearer.client.id"
 CLIENT_SECRET: Final = "sasl.oauthbearer.client.secret"
 
 REQUEST_SECONDS: Final = 8.0
-"""Limit of one request to the token endpoint: librdkafka waits 10 s for its first token."""
+"""Time limit of one request to the token endpoint, because librdkafka waits only 10 s for its first token."""
 
 REUSED_PART: Final = 0.7
-"""Part of a token's life in which it is reused. After 0.8 of it librdkafka asks for the next one, and must not get the old."""
+"""The part of its lifetime in which a token is reused. After 0.8 of the lifetime, librdkafka asks for a new token, and must
+not get the old one."""
 
 UNKNOWN_LIFE_SECONDS: Final = 300.0
-"""Life of a token if neither the endpoint nor the token says when it ends."""
+"""The assumed lifetime of a token if neither the endpoint nor the token says when it expires."""
 
 _lock = threading.Lock()
 _kept: dict[TokenSource, tuple[Token, float]] = {}
-"""The tokens of this process, and until when each is reused. Every task makes new clients."""
+"""The tokens of this process, each with the time until which it is reused. Every task makes new clients, which need a token."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A bearer token; its repr does not show it. `expires` is in seconds since the epoch."""
+    """A bearer token. Its repr does not show the text. `expires` is in seconds since the epoch."""
 
     text: str = field(repr=False)
     expires: float
@@ -64,12 +65,12 @@ class TokenSource:
         return cls(tuple(sorted((k, v) for k, v in settings.items() if k.startswith(("sasl.oauthbearer.", "https.")))))
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
-        """Answer confluent-kafka's ``oauth_cb``. *Called in the process of each client, in a thread of its own.*"""
+        """Return a token as confluent-kafka's ``oauth_cb``. *Called in the process of each client, in a separate thread.*"""
         token = self.token()
         return token.text, token.expires, token.principal, dict(token.extensions)
 
     def token(self) -> Token:
-        """Return a token that stays valid for a while."""
+        """Return the kept token if it can be reused, else a new token."""
         with _lock:
             kept = _kept.get(self)
             if kept is not None and time.time() < kept[1]:
@@ -88,10 +89,10 @@ def _provided(settings: Mapping[str, str]) -> Token:
     except OptionError:
         raise
     except Exception as problem:  # noqa: BLE001 - the user's code
-        # Its message is not shown: it may quote a secret that it was given.
+        # Do not show the error's message, because it may quote a secret from the settings.
         raise StoreError(
             "NO_TOKEN",
-            reason=f"kafka.{PROVIDER}={path} raised {type(problem).__name__} instead of returning one",
+            reason=f"kafka.{PROVIDER}={path} raised {type(problem).__name__} instead of returning a token",
             option=f"kafka.{PROVIDER}",
         ) from None
     match answer:
@@ -106,13 +107,13 @@ def _provided(settings: Mapping[str, str]) -> Token:
         owner="The login",
         option=f"kafka.{PROVIDER}",
         value=path,
-        expectation="a function that returns (token, seconds since the epoch when it ends), and optionally a "
+        expectation="a function that returns (token, expiry in seconds since the epoch), optionally with a "
         "principal and a dict of extensions",
     )
 
 
 def provider_of(path: str) -> Callable[[str], Any]:
-    """Import the user's function."""
+    """Import the user's function from ``package.module:function``, and check that it takes one argument."""
     module, _, name = path.partition(":")
     try:
         provider = getattr(importlib.import_module(module), name)
@@ -177,7 +178,7 @@ def _requested(settings: Mapping[str, str]) -> Token:
 
 
 def _reason(refused: Any) -> str:
-    """Return an error's name and description (RFC 6749, 5.2), and nothing else of the answer."""
+    """Return the error's name and description (RFC 6749, 5.2) from the endpoint's answer, and nothing else."""
     try:
         body = json.loads(refused.read())
         return "".join(f", {body[key]}" for key in ("error", "error_description") if key in body)
@@ -196,6 +197,6 @@ def _expiry(token: str) -> float | None:
 def _no_token(url: str, reason: str) -> StoreError:
     return StoreError(
         "NO_TOKEN",
-        reason=f"the token endpoint {url} (option kafka.{ENDPOINT}) answered: {reason}",
+        reason=f"the request to the token endpoint {url} (option kafka.{ENDPOINT}) failed: {reason}",
         option=f"kafka.{ENDPOINT}",
     )

@@ -1,4 +1,4 @@
-"""Topics and partitions: names, what brokers say of them, and ids, which the two client libraries write differently."""
+"""Topics and partitions: names, brokers' descriptions, and topic ids, which the two client libraries write differently."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = [
 ]
 
 SHOWN: Final = 10
-"""Partitions that an error names; a topic may have thousands."""
+"""The largest number of partitions that an error names; a topic may have thousands."""
 
 TOPIC_FORM: Final = "at most 249 letters, digits, '.', '_' and '-'"
-"""How Kafka lets a topic be named."""
+"""The form of a valid topic name, for messages."""
 
 OPERATIONS: Final[Mapping[str, int]] = {"READ": 3, "WRITE": 4}
-"""Codes of what a user may do with a topic."""
+"""Kafka's codes of the operations that a user may do on a topic."""
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 UNKNOWN_EPOCH: Final = -1
-"""A leader epoch that no broker reported: nothing is compared with it."""
+"""Stands for a leader epoch that no broker reported. It is never compared with other epochs."""
 
 
 class Partition(NamedTuple):
@@ -51,9 +51,10 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """Id and partition leaders of a topic; `operations` are the codes of what this user may do, None if unknown.
+    """A topic's id, and the node id of each partition's leader.
 
-    `replicas` says of each partition how many it has, and how many of them are in sync; `epochs` its leader's epoch.
+    `operations` are the codes of the operations that this user may do, or None if unknown. `replicas` has, for each
+    partition, the number of replicas and the number of those in sync. `epochs` has each partition's leader epoch.
     """
 
     topic_id: str
@@ -67,38 +68,38 @@ class TopicInfo:
         return self.epochs.get(number, UNKNOWN_EPOCH)
 
     def allows(self, operation: str) -> bool | None:
-        """Return whether this user may do this: ``READ`` or ``WRITE``; None if the brokers do not say."""
+        """Return whether this user may do an operation (``READ`` or ``WRITE``); None if the brokers do not report it."""
         return None if self.operations is None else OPERATIONS[operation] in self.operations
 
     def check_rights(self, topic: str, *operations: str) -> None:
-        """Check that the brokers refuse this user none of these."""
+        """Raise `MissingRightError` if the brokers refuse this user any of these operations."""
         for operation in operations:
             if self.allows(operation) is False:
                 raise missing_right(operation, f"topic {topic}")
 
 
 def listed(partitions: Sequence[Partition]) -> str:
-    """Return the first names of a list of partitions, for a message."""
+    """Return the names of the first partitions in a list, as text for a message."""
     return ", ".join(map(str, partitions[:SHOWN])) + (", ..." if len(partitions) > SHOWN else "")
 
 
 def lineage_namespace(servers: str) -> str:
-    """Return what OpenLineage calls the cluster of these brokers (``host:port``, commas between): by the first of them."""
+    """Return OpenLineage's namespace of a cluster, which names the first broker of `servers` (``host:port,host:port``)."""
     return f"kafka://{servers.partition(',')[0].strip()}"
 
 
 def is_topic_name(text: str) -> bool:
-    """Return whether Kafka lets a topic have this name: see `TOPIC_FORM`."""
+    """Return whether Kafka accepts this topic name; see `TOPIC_FORM`."""
     return _NAME.fullmatch(text) is not None
 
 
 def short_id(identity: uuid.UUID | str) -> str:
-    """Return a topic's id as librdkafka writes it, which is the form that a source's offsets keep.
+    """Return a topic's id in librdkafka's form, which a source's offsets keep.
 
     Parameters
     ----------
     identity : UUID or str
-        As kafka-python returns it; as text, with hyphens.
+        The topic's id from kafka-python, as a UUID or as its text with hyphens.
 
     Examples
     --------

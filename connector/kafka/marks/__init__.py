@@ -1,1 +1,1 @@
-"""Marks: where the checkpoints of one query end in a topic, for readers that want whole checkpoints."""
+"""Marks: records of where a query's checkpoints end in its output topic, for queries that read whole checkpoints."""

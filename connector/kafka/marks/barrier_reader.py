@@ -1,4 +1,4 @@
-"""Reads a barrier topic as it grows. *Driver's source process*."""
+"""Read a barrier topic as it grows. *Driver's source process*."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 __all__ = ["BarrierReader", "ReadsMarks", "Record"]
 
 SECONDS: Final = 30.0
-"""Limit of reading what is there."""
+"""Time limit of one read of the topic's records."""
 
 READING: Final[Mapping[str, Any]] = {
     "enable.auto.commit": False,
-    "enable.partition.eof": True,  # behind the last record may be a transaction's marker
+    "enable.partition.eof": True,  # a transaction's marker can follow the last record
     "isolation.level": "read_committed",
-    "auto.offset.reset": "earliest",  # what retention has removed is found by the marks themselves
+    "auto.offset.reset": "earliest",  # if retention removed marks, the marks themselves show it
     "queued.max.messages.kbytes": 4096,
     "log_level": 0,
 }
 
 Record = tuple[int, "bytes | None"]
-"""Offset and value."""
+"""The offset and the value of a record."""
 
 
 class ReadsMarks(Protocol):
-    """What an `Alignment` needs of a reader."""
+    """A reader of a barrier topic, as `Alignment` uses it."""
 
     def begin(self, offset: int) -> None:
-        """Read from this offset on."""
+        """Set the offset at which `read_to` continues."""
 
     def read_to(self, end: int, most: int) -> Sequence[Record]:
-        """Return the next records before an offset: at most this many, and none only if all are read."""
+        """Return the next records before offset `end`, at most `most`. An empty result means that all of them are read."""
 
     def close(self) -> None:
         """Close the client."""
@@ -49,7 +49,7 @@ class BarrierReader:
     Parameters
     ----------
     settings : Mapping[str, Any]
-        librdkafka's, with ``group.id``.
+        librdkafka's settings, with ``group.id``.
     topic : str
     """
 
@@ -61,7 +61,7 @@ class BarrierReader:
         self._next = 0
 
     def range(self) -> tuple[int, int]:
-        """Return the topic's first offset, and the one behind its last."""
+        """Return the topic's first offset, and the offset after its last record."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
@@ -72,18 +72,18 @@ class BarrierReader:
         return first, end
 
     def begin(self, offset: int) -> None:
-        """Read from this offset on."""
+        """Set the offset at which `read_to` continues."""
         from confluent_kafka import TopicPartition
 
         self._next = offset
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
     def read_to(self, end: int, most: int) -> Sequence[Record]:
-        """Return the next records before an offset: at most this many, and none only if all are read."""
+        """Return the next records before offset `end`, at most `most`. An empty result means that all of them are read."""
         found: list[Record] = []
         deadline = Deadline(SECONDS)
         while self._next < end and len(found) < most:
-            first = self._consumer.poll(0.1)  # `consume` would wait for all that it may return
+            first = self._consumer.poll(0.1)  # `consume` would wait until it has all the records it may return
             more = (
                 self._consumer.consume(most - len(found) - 1, 0) if first is not None and most > len(found) + 1 else []
             )
@@ -96,9 +96,9 @@ class BarrierReader:
                     self._next = max(self._next, offset)
                 elif error.name() == "TOPIC_AUTHORIZATION_FAILED":
                     raise missing_right("READ", f"topic {self._topic}")
-                # Other errors pass; or the next question for the topic's end names them.
+                # Other errors are temporary, or the next call of `range` reports them.
             if deadline.passed():
-                reason = f"the marks in {self._topic} could not be read: at offset {self._next} of {end}"
+                reason = f"the marks in {self._topic} could only be read up to offset {self._next} of {end}"
                 raise RetriableError("KAFKA_TIMEOUT", reason=reason)
         return found
 

@@ -1,4 +1,4 @@
-"""A barrier topic: one partition that holds a query's marks, in the order of its checkpoints."""
+"""A barrier topic: a topic with one partition that has a query's marks, in the order of its checkpoints."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["BarrierTopic", "newest_mark", "stable_ends"]
 
 SETTINGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete"}
-"""Of a barrier topic that is created. How long marks are kept is left to the brokers' retention.
+"""The settings of a new barrier topic. The brokers' retention decides how long marks are kept.
 
-Compaction would keep the last of two records of one checkpoint, and readers go by the first.
+The topic is not compacted. If a checkpoint has two records, compaction would keep the last, but readers use the first.
 """
 
 OPTION: Final = "barrierTopic"
@@ -35,24 +35,25 @@ OPTION: Final = "barrierTopic"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
 
 TAIL: Final = 64
-"""Offsets before the end in which the newest mark is looked for first: some may be compacted."""
+"""How many offsets before the end are searched first for the newest mark. Some of them may have no record (compaction)."""
 
 CREATE_SECONDS: Final = 30.0
 
 _lock = threading.Lock()
 
 _kept: dict[tuple[Any, ...], BarrierTopic] = {}
-"""Of this process, by their settings: a producer costs a connection, and is used once in each checkpoint."""
+"""This process's barrier topics, by their settings. They are kept, because a producer costs a connection and is used only once
+per checkpoint."""
 
 
 class BarrierTopic:
-    """Writes a query's marks.
+    """Writes a query's marks to its barrier topic.
 
     Parameters
     ----------
     config : ClientConfig
     name : str
-        Of the barrier topic.
+        The name of the barrier topic.
     """
 
     def __init__(self, config: ClientConfig, name: str) -> None:
@@ -63,7 +64,7 @@ class BarrierTopic:
 
     @classmethod
     def kept(cls, config: ClientConfig, name: str) -> BarrierTopic:
-        """Return the one of this process with these settings."""
+        """Return this process's `BarrierTopic` with these settings. Create it if there is none yet."""
         key = (os.getpid(), name, frozenset(config.settings.items()))
         with _lock:
             return _kept.setdefault(key, cls(config, name))
@@ -71,7 +72,7 @@ class BarrierTopic:
     # -- before the first row ---------------------------------------------------------------------------------------
 
     def ensure(self, admin: KafkaAdmin) -> TopicInfo:
-        """Create the topic unless it is there; check that it has one partition, which this user may read and write."""
+        """Create the topic if it does not exist. Check that it has one partition, which this user may read and write."""
 
         def look() -> TopicInfo | None:
             return admin.topics([self.name]).get(self.name)
@@ -81,7 +82,7 @@ class BarrierTopic:
             self._create()
             found = admin.until(look, f"the new topic {self.name}")
         if len(found.leaders) != 1:
-            raise self._invalid(f"a topic with one partition: {self.name} has {len(found.leaders)}")
+            raise self._invalid(f"a topic with one partition, but {self.name} has {len(found.leaders)}")
         found.check_rights(self.name, "WRITE", "READ")
         return found
 
@@ -101,7 +102,7 @@ class BarrierTopic:
             )
             reason = self._config.scrub(problem.args[0].str())
             raise self._invalid(
-                f"a topic that exists, because this user may not create it ({reason}). An administrator can: {command}"
+                f"an existing topic, because this user may not create it ({reason}). An administrator can: {command}"
             ) from None
 
     def _invalid(self, expectation: str) -> OptionError:
@@ -119,7 +120,21 @@ class BarrierTopic:
         confirm: Callable[[], None],
         deadline: Deadline,
     ) -> None:
-        """Write where a checkpoint ends, whose rows can be read and behind which no row is written yet."""
+        """Write a checkpoint's mark. Call this when the checkpoint's rows can be read, and before any later row is written.
+
+        Parameters
+        ----------
+        mark : CheckpointMark
+        topic : str
+            The query's output topic.
+        rows : Mapping[Partition, int]
+            For each partition, an offset before which all of the checkpoint's rows are.
+        admin : KafkaAdmin
+        confirm : Callable[[], None]
+            Raises if another process has taken over the query. Called before the mark is written.
+        deadline : Deadline
+            When to stop waiting for the brokers.
+        """
         newest = self._newest_known(mark, confirm)
         ids, ends = stable_ends(topic, admin, newest, deadline, rows)
         confirm()
@@ -135,7 +150,7 @@ class BarrierTopic:
         if there.query != mark.query:
             raise StoreError("BARRIER_TOPIC_TAKEN", topic=self.name, other=there.query, query=mark.query)
         if there.checkpoint > mark.checkpoint or (there.checkpoint == mark.checkpoint and there.after != mark.after):
-            confirm()  # else the query has gone on elsewhere, and this process is the one that is old
+            confirm()  # raises if the query continues in another process, and this process is outdated
             raise StoreError(
                 "BARRIER_TOPIC_AHEAD", topic=self.name, newest=there.checkpoint, checkpoint=mark.checkpoint
             )
@@ -145,7 +160,7 @@ class BarrierTopic:
         from confluent_kafka import Producer
 
         if self._producer is None:
-            # A mark that is there twice does no harm; an idempotent producer would wait half a second for its id.
+            # A duplicate mark does no harm. An idempotent producer would wait half a second for its producer id.
             more = {"enable.idempotence": False, "acks": "all", "linger.ms": 0, "log_level": 0}
             settings = {**self._config.for_librdkafka(), **more}
             self._producer = Producer(settings)
@@ -158,7 +173,7 @@ class BarrierTopic:
         self._producer.produce(self.name, mark.to_json(), mark.key, 0, on_delivery=report)
         waiting = self._producer.flush(max(deadline.left(), 1.0))
         if waiting or problems:
-            self._producer, self._looked = None, False  # whether it was written is asked again
+            self._producer, self._looked = None, False  # the next call reads again whether it was written
             if problems and problems[0].name() == "TOPIC_AUTHORIZATION_FAILED":
                 raise missing_right("WRITE", f"topic {self.name}")
             reason = self._config.scrub(problems[0].str()) if problems else "no answer"
@@ -176,7 +191,10 @@ def stable_ends(
     deadline: Deadline,
     rows: Mapping[Partition, int] | None = None,
 ) -> tuple[dict[str, str], dict[Partition, int]]:
-    """Return a topic's id, and the last stable offsets of its partitions."""
+    """Return a topic's id, and the last stable offset of each partition.
+
+    Wait until each offset is at least the partition's offset in the mark `newest`, and above its offset in `rows`.
+    """
 
     def look() -> tuple[dict[str, str], dict[Partition, int]] | None:
         info = admin.topics([topic]).get(topic)
@@ -205,7 +223,7 @@ def stable_ends(
 
 
 def newest_mark(settings: Mapping[str, Any], topic: str, *, exact: bool = False) -> Mark | None:
-    """Return the mark of the newest checkpoint in a barrier topic; None if it has none."""
+    """Return the mark of the newest checkpoint in a barrier topic, or None. With `exact`, consider only exact marks."""
     reader = BarrierReader({**settings, "group.id": "barrier-kafka-marks"}, topic)
     try:
         first, end = reader.range()

@@ -1,4 +1,4 @@
-"""A channel: the marks of one query's topics, in order, as a query that follows them reads them."""
+"""A channel: the marks of one barrier topic, in order, as a query that follows them reads them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Ends = Mapping[Partition, int]
 
 @dataclass(frozen=True)
 class Passed:
-    """The mark at which a query stands in a channel.
+    """The last mark that a query has passed in a channel.
 
     Parameters
     ----------
     query : str
-        Which has written it.
+        The query that wrote the mark.
     checkpoint : int
     offset : int
-        Of its record in the barrier topic.
+        The offset of the mark's record in the barrier topic.
     lineage : Lineage
     """
 
@@ -38,31 +38,32 @@ class Passed:
     lineage: Lineage
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that the offset log keeps."""
+        """Return the JSON form that the offset log keeps."""
         lineage = dict(sorted(self.lineage.items()))
         return {"checkpoint": self.checkpoint, "lineage": lineage, "offset": self.offset, "query": self.query}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Passed:
-        """Parse what `to_json` returned."""
+        """Parse the result of `to_json`."""
         lineage = {origin: int(barrier) for origin, barrier in value["lineage"].items()}
         return cls(str(value["query"]), int(value["checkpoint"]), int(value["offset"]), lineage)
 
 
 @dataclass(frozen=True)
 class Followed:
-    """A mark that a query has not passed yet. Its ends are parsed when they are needed: there may be thousands.
+    """A mark that a query has not passed yet. Its ends are parsed only when they are needed, as there may be thousands.
 
     Parameters
     ----------
     topic : str
         The barrier topic.
     offset : int
+        The offset of the mark's record in the barrier topic.
     checkpoint : CheckpointMark
     value : bytes
-        Its record's.
+        The value of the mark's record.
     seen : int
-        When it was read, in milliseconds since the epoch.
+        When the record was read, in milliseconds since the epoch.
     """
 
     topic: str
@@ -73,38 +74,38 @@ class Followed:
 
     @property
     def lineage(self) -> Lineage:
-        """What it contains."""
+        """The newest barrier of each origin that the mark's checkpoint contains."""
         return self.checkpoint.lineage
 
     @property
     def timestamp(self) -> int:
-        """When its checkpoint was decided."""
+        """When the mark's checkpoint was decided, in milliseconds since the epoch."""
         return self.checkpoint.timestamp
 
     @property
     def ends(self) -> Ends:
-        """Where it is, in each partition."""
+        """The mark's offset in each partition."""
         return Mark.from_json(self.value, _where(self.topic, self.offset)).ends
 
     @property
     def passed(self) -> Passed:
-        """It, when it is passed."""
+        """The mark as a `Passed`, for a query that has passed it."""
         mark = self.checkpoint
         return Passed(mark.query, mark.checkpoint, self.offset, mark.lineage)
 
 
 def marks_within(marks: Sequence[Followed], positions: Ends) -> int:
-    """Return how many of these marks lie at or before positions in all of their partitions.
+    """Return how many of these marks are at or before the positions in all of their partitions.
 
-    Later marks lie no earlier in any partition (`Channel.add`), so it is the first ones.
+    These are the first marks, because no mark is at a lower offset than an earlier mark (`Channel.add`).
     """
-    if not marks or not _within(marks[0], positions):  # mostly there is one, or none is passed
+    if not marks or not _within(marks[0], positions):  # usually there is only one mark, or none is passed
         return 0
     return bisect_left(marks, 1, lo=1, key=lambda mark: int(not _within(mark, positions)))
 
 
 def marks_before(marks: Sequence[Followed], positions: Ends) -> int:
-    """Return how many of these marks lie before a position in some partition: the first ones."""
+    """Return how many of these marks are before the position in at least one partition. These are the first marks."""
 
     def is_at_or_behind(mark: Followed) -> bool:
         ends = mark.ends
@@ -120,34 +121,34 @@ def _within(mark: Followed, positions: Ends) -> bool:
 
 
 class Channel:
-    """The marks of one barrier topic behind the one at which a query stands.
+    """The marks of one barrier topic, beginning with the last mark that a query has passed.
 
     Parameters
     ----------
     topic : str
         The barrier topic.
     at : Passed or None
-        None before the first.
+        The last mark that the query has passed; None if it has passed none.
     begin : Ends
-        Where the query stands in the channel's topics. Before its first mark, those that end before it are passed over.
+        The query's positions in the channel's topics. Before the query's first mark, marks before these positions are skipped.
     tail : bool
-        Whether only the newest marks count, as the query begins at one of them: what does not follow the mark before it
-        is a new begin.
+        Whether only the newest marks count, because the query begins at one of them. If a mark does not follow the previous
+        mark, the channel begins again with it.
 
     Attributes
     ----------
     ahead : list[Followed]
-        Those at which the query can stop, in order: `CheckpointMark.exact`.
+        The marks after `at` at which the query can stop (`CheckpointMark.exact`), in order.
     newest : Passed or None
-        The last one, of all.
+        The newest mark of the channel, exact or not.
     is_exact : bool
-        Whether the query can stop at that.
+        Whether the query can stop at `newest`.
     ids : Mapping[str, str]
-        The channel's topics, and their ids, as the last one has them.
+        The names of the channel's topics → their ids, from the newest mark.
     at_ends : Ends or None
-        Where `at` is; None if its record is not read.
+        The offsets of the mark `at` in each partition; None if the mark's record was not read.
     size : int
-        Bytes of the values of `ahead`.
+        The total size of the marks in `ahead`, in bytes.
     """
 
     def __init__(self, topic: str, at: Passed | None, begin: Ends, *, tail: bool = False) -> None:
@@ -162,12 +163,15 @@ class Channel:
         self._seen: dict[int, int] = {}
 
     def add(self, offset: int, value: bytes | None, now: int = 0) -> None:
-        """Add the next record."""
+        """Add the barrier topic's next record, read at time `now` (milliseconds since the epoch).
+
+        Raise ``MARKS_DISAGREE`` if the record does not follow the marks before it.
+        """
         mark = Mark.from_json(value, _where(self.topic, offset))
         followed = Followed(self.topic, offset, mark.checkpoint, value or b"", now)
         newest, new = self.newest, mark.checkpoint
         if newest is not None and new.query != newest.query:
-            raise disagree(self.topic, f"it has marks of {newest.query} and of {new.query}")
+            raise disagree(self.topic, f"it has marks of two queries, {newest.query} and {new.query}")
         if self.at is not None and offset == self.at.offset:
             self._read_again(self.at, mark)
             return
@@ -190,26 +194,28 @@ class Channel:
             self.size += len(followed.value)
 
     def _read_again(self, at: Passed, mark: Mark) -> None:
-        """Take what the mark at which the query stands says of the topics."""
+        """Take the ends and the topic ids from the last mark that the query has passed."""
         new = mark.checkpoint
         if new.checkpoint != at.checkpoint:
             reason = (
-                f"offset {at.offset} holds the mark of checkpoint {new.checkpoint}, but held checkpoint {at.checkpoint} "
-                "when this query read it: the topic was deleted and created again"
+                f"offset {at.offset} has the mark of checkpoint {new.checkpoint}, but it had the mark of checkpoint "
+                f"{at.checkpoint} when this query read it: the topic was deleted and created again"
             )
             raise disagree(self.topic, reason)
         self.at_ends, self.ids, self._last = mark.ends, mark.ids, mark.ends
 
     def _check_repeated(self, new: CheckpointMark, newest: Passed) -> None:
         if self._seen and min(self._seen) < new.checkpoint and self._seen.get(new.checkpoint) != new.after:
-            raise disagree(self.topic, f"checkpoint {new.checkpoint} of {new.query} comes after {newest.checkpoint}")
+            raise disagree(
+                self.topic, f"checkpoint {new.checkpoint} of {new.query} comes after checkpoint {newest.checkpoint}"
+            )
 
     def _is_here(self, mark: Mark) -> bool:
-        """Return whether nothing is between where the query stands and this mark."""
+        """Return whether the query's positions are exactly at this mark."""
         return all(end == self._begin.get(partition, 0) for partition, end in mark.ends.items())
 
     def _problem(self, mark: Mark) -> str | None:
-        """Return why a mark does not follow the one before it."""
+        """Return why a mark does not follow the mark before it; None if it does."""
         newest, new = self.newest, mark.checkpoint
         if new.restarted:
             return (
@@ -217,29 +223,29 @@ class Channel:
                 "that this query may have read"
             )
         if any(self.ids.get(topic, identity) != identity for topic, identity in mark.ids.items()):
-            return f"the topics of its marks were created again: {', '.join(sorted(mark.ids))}"
+            return f"topics that its marks name were created again: {', '.join(sorted(mark.ids))}"
         back = sorted(partition for partition, end in self._last.items() if mark.ends.get(partition, 0) < end)
         if back:
-            return f"the mark of checkpoint {new.checkpoint} lies before the one before it, in {back[0]}"
+            return f"the mark of checkpoint {new.checkpoint} has a lower offset in {back[0]} than the mark before it"
         if newest is None:
             return None
         if new.after != newest.checkpoint:
             return (
-                f"checkpoint {new.checkpoint} of {new.query} follows checkpoint {new.after}, and the mark before it is of "
-                f"checkpoint {newest.checkpoint}: marks are missing, as retention removes them from a barrier topic"
+                f"checkpoint {new.checkpoint} of {new.query} follows checkpoint {new.after}, but the mark before it is of "
+                f"checkpoint {newest.checkpoint}: marks are missing, most likely because retention removed them"
             )
         for origin, barrier in newest.lineage.items():
             now = new.lineage.get(origin)
             if now is None or now < barrier:
-                found = "does not name it" if now is None else f"contains its barrier {now}"
+                found = "does not name this origin" if now is None else f"contains its older barrier {now}"
                 return (
-                    f"checkpoint {newest.checkpoint} of {new.query} contains barrier {barrier} of {origin}, and checkpoint "
+                    f"checkpoint {newest.checkpoint} of {new.query} contains barrier {barrier} of {origin}, but checkpoint "
                     f"{new.checkpoint} {found}"
                 )
         return None
 
     def pass_to(self, at: Passed) -> bool:
-        """Go on to a mark that is ahead; False if it is not known, so that the channel has to be read again."""
+        """Move to a mark in `ahead`. Return False if the mark is not known, so that the channel has to be read again."""
         if self.at == at:
             return True
         for index, followed in enumerate(self.ahead):
@@ -252,7 +258,7 @@ class Channel:
 
 
 def disagree(topic: str, reason: str) -> StoreError:
-    """Return the error of a barrier topic that can't be followed."""
+    """Return the error for a barrier topic that can't be followed."""
     return StoreError("MARKS_DISAGREE", topic=topic, reason=reason)
 
 

@@ -1,7 +1,7 @@
-"""Cuts: one mark of each channel, such that channels that share an origin agree on its barrier. Pure.
+"""Cuts: one mark of each channel, so that channels with a common origin agree on the origin's barrier. Pure functions.
 
-A channel's marks contain ever newer barriers. So of two cuts the later marks are a cut, too, and so are the earlier ones:
-there is a newest cut, and a least one behind each mark.
+In a channel, later marks never contain older barriers. So if you have two cuts and take the later of the two marks of each
+channel, you get a cut again. The same holds for the earlier marks. So there is a newest cut, and a least cut after each mark.
 """
 
 from __future__ import annotations
@@ -24,25 +24,29 @@ __all__ = [
 ]
 
 Lineage = Mapping[str, int]
-"""The newest barrier of each origin that is contained."""
+"""Origin → the newest barrier of that origin that a checkpoint contains."""
 
 
 class Marked(Protocol):
-    """A mark that is not passed yet."""
+    """A mark that the query has not passed yet."""
 
     @property
     def lineage(self) -> Lineage:
-        """What it contains."""
+        """The newest barrier of each origin that the mark's checkpoint contains."""
 
     @property
     def timestamp(self) -> int:
-        """When its checkpoint was decided."""
+        """When the mark's checkpoint was decided, in milliseconds since the epoch."""
 
 
 def next_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], least: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the least cut behind the current one; of several that have nothing to do with each other the oldest."""
+    """Return the least cut after the current cut; None if there is none yet.
+
+    The result says how many marks of `ahead` each channel passes: at least the number in `least`. If there are several cuts
+    of unrelated channels, the oldest cut is returned.
+    """
     starts = [least] if any(least.values()) else [{**least, channel: 1} for channel in sorted(at)]
     found = [cut for start in starts if (cut := cut_behind(at, ahead, start)) is not None]
 
@@ -55,7 +59,7 @@ def next_cut(
 def newest_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], most: Mapping[str, int] | None = None
 ) -> dict[str, int] | None:
-    """Return the newest cut behind the current one, as `next_cut` does; among this many marks of each channel, if given."""
+    """Return the newest cut after the current cut, in the form of `next_cut`, with at most `most` marks of each channel."""
     cut = dict(most) if most is not None else {channel: len(marks) for channel, marks in ahead.items()}
     while True:
         if any(not passed and at[channel] is None for channel, passed in cut.items()):
@@ -77,7 +81,7 @@ def newest_cut(
 def cut_behind(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], start: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the least cut that passes at least this many marks of each channel; None if there is none yet."""
+    """Return the least cut that passes at least `start` marks of each channel; None if there is no such cut yet."""
     cut = dict(start)
     while True:
         if any(passed > len(ahead[channel]) for channel, passed in cut.items()):
@@ -95,17 +99,17 @@ def cut_behind(
 
 
 def first_with(marks: Sequence[Marked], barriers: Lineage, start: int = 0) -> int:
-    """Return the index of a channel's first mark, from `start` on, that contains all of these barriers that it knows of."""
+    """Return the index of a channel's first mark, from `start` on, whose lineage has no older barrier than `barriers`."""
     return bisect_left(marks, 1, lo=start, key=lambda mark: int(not _is_behind(mark.lineage, barriers)))
 
 
 def are_related(lineages: Sequence[Lineage]) -> bool:
-    """Return whether two channels' lineages have an origin in common, so that the channels have to agree."""
+    """Return whether any two of the lineages have a common origin, so that their channels have to agree."""
     return len({origin for lineage in lineages for origin in lineage}) < sum(map(len, lineages))
 
 
 def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | None:
-    """Return the origin by whose barriers channels are passed that have to agree, if it is clear which one that is."""
+    """Return the origin whose barriers set the pace of channels that have to agree; None if no single origin does."""
     counted = Counter(origin for lineage in lineages.values() for origin in lineage)
     topics = [origin for origin in counted if "/" in origin]
     shared = [origin for origin, channels in counted.items() if channels > 1]
@@ -115,10 +119,10 @@ def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | N
 
 
 def by_roundness(numbers: Iterable[int]) -> list[int]:
-    """Return barriers' numbers, those with the most factors of two first.
+    """Return the numbers of barriers, those with the most factors of two first.
 
-    A query that is far behind need not stop at each barrier. But queries that follow the same origin, and that a third one
-    joins, have to stop at the same barriers now and then, each at its own pace: so all of them prefer the same ones.
+    A query that lags far behind need not stop at each barrier. But if two queries follow the same origin and a third query
+    joins their outputs, the first two must sometimes stop at the same barriers. So all queries prefer the same numbers.
     """
     return sorted(numbers, key=lambda number: (number & -number, number), reverse=True)
 

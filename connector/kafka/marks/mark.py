@@ -1,4 +1,4 @@
-"""A mark, as it stands in a barrier topic: where one checkpoint of a query ends in its output topic."""
+"""A mark, as it is written to a barrier topic: where one checkpoint of a query ends in its output topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transactional.errors import StoreError
 __all__ = ["VERSION", "Mark"]
 
 VERSION: Final = 1
-"""Of the records in barrier topics."""
+"""The version of the records in barrier topics."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Mark:
     ----------
     checkpoint : CheckpointMark
     ends : Mapping[Partition, int]
-        For each partition an offset below which all rows of checkpoints up to this one are, and none of a later one.
+        For each partition, an offset: all rows of checkpoints up to this one are below it, and no rows of later ones are.
     ids : Mapping[str, str]
-        Ids of the topics, by their names.
+        The names of the topics → their ids.
     """
 
     checkpoint: CheckpointMark
@@ -61,12 +61,12 @@ class Mark:
 
     @classmethod
     def from_json(cls, value: bytes | None, where: str) -> Mark:
-        """Parse a record's value."""
+        """Parse a record's value. `where` names the record in errors."""
         try:
             read = json.loads(value or b"")
             version = read["version"]
         except (ValueError, TypeError, KeyError):
-            raise _unknown(where, "something else") from None
+            raise _unknown(where, "no version that can be read") from None
         if version != VERSION:
             raise _unknown(where, f"version {version}")
         try:
@@ -84,7 +84,7 @@ class Mark:
             ends = {Partition(name, int(n)): int(end) for name, topic in topics for n, end in topic["ends"].items()}
             return cls(mark, ends, {name: str(topic["id"]) for name, topic in topics})
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise _unknown(where, "a record that lacks something") from None
+            raise _unknown(where, "missing or wrong fields") from None
 
 
 def _unknown(where: str, found: str) -> StoreError:

@@ -1,7 +1,7 @@
-/* Rows of librdkafka into Arrow's columns: what Python would do message by message.
+/* Copies librdkafka's messages into Arrow columns, so that Python need not handle each message.
  *
- * No Python and no librdkafka is needed to compile it: the caller hands over the library's functions, and owns all memory.
- * The messages' layout is that of rd_kafka_message_t, which is fixed for a major version.
+ * To compile this file, you need neither Python nor librdkafka: the caller passes librdkafka's functions, and owns all memory.
+ * The messages' layout is that of rd_kafka_message_t, which is fixed within a major version.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -26,10 +26,10 @@ typedef int (*headers_fn)(const message_t *, void **headers);
 typedef int (*header_fn)(const void *headers, size_t at, const char **name, const void **value, size_t *size);
 typedef void (*destroy_fn)(message_t *);
 
-/* Sets a bit of a bitmap that begins with zeros. */
+/* Sets a bit of a bitmap that is initially all zeros. */
 static void set_bit(uint8_t *bitmap, int64_t at) { bitmap[at >> 3] |= (uint8_t)(1u << (at & 7)); }
 
-/* Per message its error and offset; returns how many come before the first error. */
+/* Stores the error and the offset of each message; returns the number of messages before the first error. */
 EXPORT int64_t columns_scan(message_t *const *messages, int64_t count, int32_t *errors, int64_t *offsets) {
     int64_t good = -1;
     for (int64_t i = 0; i < count; i++) {
@@ -40,7 +40,7 @@ EXPORT int64_t columns_scan(message_t *const *messages, int64_t count, int32_t *
     return good < 0 ? count : good;
 }
 
-/* Bytes of all keys, and of all values. */
+/* Counts the bytes of all keys, and the bytes of all values. */
 EXPORT void columns_sizes(message_t *const *messages, int64_t count, int64_t *keys, int64_t *values) {
     int64_t k = 0, v = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -51,7 +51,8 @@ EXPORT void columns_sizes(message_t *const *messages, int64_t count, int64_t *ke
     *values = v;
 }
 
-/* Keys (which = 0) or values (1) into a binary column: ends has count + 1 places, valid starts as zeros. Returns the nulls. */
+/* Copies keys (which = 0) or values (which = 1) into a binary column; returns the number of nulls.
+ * ends has room for count + 1 numbers; valid is initially all zeros. */
 EXPORT int64_t columns_bytes(message_t *const *messages, int64_t count, int which, int32_t *ends, uint8_t *data,
                              uint8_t *valid) {
     int64_t at = 0, nulls = 0;
@@ -72,7 +73,7 @@ EXPORT int64_t columns_bytes(message_t *const *messages, int64_t count, int whic
     return nulls;
 }
 
-/* Timestamps in milliseconds and their kinds (0 none, 1 create, 2 append). */
+/* Stores the timestamps in milliseconds, and their kinds (0 none, 1 create, 2 append). */
 EXPORT void columns_times(message_t *const *messages, int64_t count, timestamp_fn timestamp, int64_t *millis,
                           int32_t *kinds) {
     for (int64_t i = 0; i < count; i++) {
@@ -82,7 +83,8 @@ EXPORT void columns_times(message_t *const *messages, int64_t count, timestamp_f
     }
 }
 
-/* Per message the number of its headers, -1 for none; their names' and values' bytes. Returns the number of all headers. */
+/* Stores the number of each message's headers (-1 if it has none), and the total bytes of all names and of all values.
+ * Returns the total number of headers. */
 EXPORT int64_t columns_header_sizes(message_t *const *messages, int64_t count, headers_fn headers, header_fn header,
                                     int32_t *counts, int64_t *names, int64_t *values) {
     int64_t all = 0, n = 0, v = 0;
@@ -109,7 +111,7 @@ EXPORT int64_t columns_header_sizes(message_t *const *messages, int64_t count, h
     return all;
 }
 
-/* All headers, one after the other, as a column of names and one of values. Returns the null values. */
+/* Copies all headers, message by message, into a column of names and a column of values; returns the number of null values. */
 EXPORT int64_t columns_headers(message_t *const *messages, int64_t count, headers_fn headers, header_fn header,
                                int32_t *name_ends, uint8_t *names, int32_t *value_ends, uint8_t *values,
                                uint8_t *valid) {

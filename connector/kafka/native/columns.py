@@ -1,4 +1,4 @@
-"""The compiled helper: rows of librdkafka into Arrow's columns. It is optional; see ``columns.c``."""
+"""The compiled helper, which copies librdkafka's rows into Arrow columns. It is optional; see ``columns.c``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
 
 
 class Columns:
-    """The helper's functions, each an attribute. A call releases the interpreter lock."""
+    """The helper's functions, as attributes. Each call releases the interpreter lock."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
@@ -42,7 +42,7 @@ class Columns:
 
 @lru_cache(maxsize=1)
 def native_columns() -> Columns | None:
-    """Return the helper; None if it was not compiled at the installation."""
+    """Return the helper; None if it was not compiled during installation, or can't be loaded."""
     path = next(iter(sorted(Path(__file__).parent.glob("_columns*.so"))), None)
     problem: object = "no C compiler was present during installation"
     if path is not None:

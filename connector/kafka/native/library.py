@@ -1,7 +1,7 @@
 """The C functions of the librdkafka that confluent-kafka has loaded, called through ctypes.
 
-The library is found through confluent-kafka's own extension module, so it is the same one, wherever it was installed. What is
-used of it is its public C interface, whose layout is fixed for a major version: any other one is left alone.
+The library is found through confluent-kafka's extension module, so it is always the same library, wherever it is installed.
+Only its public C interface is used, whose layout is fixed within a major version. Other major versions are not used.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 OBJECTS_ONLY: Final = "BARRIER_KAFKA_OBJECTS"
-"""The environment variable that, set to 1, leaves all rows to confluent-kafka's objects."""
+"""The name of an environment variable. If it is 1, all rows go through confluent-kafka's objects."""
 
 MAJOR: Final = 2
-"""librdkafka's major version whose layout is known."""
+"""The major version of librdkafka whose layout is known."""
 
 ERROR_TEXT_BYTES: Final = 512
 
@@ -42,7 +42,7 @@ INVALID_ARGUMENT: Final = -186
 
 
 class Message(ctypes.Structure):
-    """``rd_kafka_message_t``."""
+    """librdkafka's type ``rd_kafka_message_t``."""
 
     _fields_ = [
         ("err", c_int),
@@ -58,13 +58,13 @@ class Message(ctypes.Structure):
 
 
 class _TopicMetadata(ctypes.Structure):
-    """``rd_kafka_metadata_topic``."""
+    """librdkafka's type ``rd_kafka_metadata_topic``."""
 
     _fields_ = [("topic", c_char_p), ("count", c_int), ("partitions", c_void_p), ("err", c_int)]
 
 
 class _Metadata(ctypes.Structure):
-    """``rd_kafka_metadata``: its begin."""
+    """The first fields of librdkafka's type ``rd_kafka_metadata``."""
 
     _fields_ = [
         ("broker_count", c_int),
@@ -75,10 +75,10 @@ class _Metadata(ctypes.Structure):
 
 
 REPORT: Final = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
-"""A delivery report: client, message, opaque."""
+"""The type of a callback for delivery reports. Arguments: client, message, opaque."""
 
 COMPLAINT: Final = CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
-"""An error of the client as a whole: client, error, reason, opaque."""
+"""The type of a callback for errors of the whole client. Arguments: client, error, reason, opaque."""
 
 _POINTER = c_void_p
 _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
@@ -132,7 +132,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
 
 
 class Library:
-    """librdkafka's functions, each an attribute without its prefix ``rd_kafka_``. A call releases the interpreter lock."""
+    """librdkafka's functions, as attributes without the prefix ``rd_kafka_``. Each call releases the interpreter lock."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
@@ -148,7 +148,7 @@ class Library:
         raise AttributeError(f"rd_kafka_{name} is not declared here")
 
     def configuration(self, settings: Mapping[str, Any]) -> int:
-        """Return a new ``rd_kafka_conf_t`` with these settings; who makes a client of it gives it away."""
+        """Return a new ``rd_kafka_conf_t`` with these settings. A client that is made with it then owns it."""
         made: int = self.conf_new()
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         for name, value in settings.items():
@@ -159,7 +159,7 @@ class Library:
         return made
 
     def client(self, kind: int, configuration: int) -> int:
-        """Return a new ``rd_kafka_t``, which owns the configuration: 0 a producer, 1 a consumer."""
+        """Return a new ``rd_kafka_t``, which then owns the configuration. `kind` is 0 for a producer, 1 for a consumer."""
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         made: int | None = self.new(kind, configuration, reason, ERROR_TEXT_BYTES)
         if not made:
@@ -169,7 +169,7 @@ class Library:
         return made
 
     def check(self, error: int | None) -> None:
-        """Raise what an ``rd_kafka_error_t`` says, and free it; none is success."""
+        """Raise an ``rd_kafka_error_t`` as an exception, and free it. None means success."""
         if not error:
             return
         text = self.error_string(error).decode(errors="replace")
@@ -181,20 +181,23 @@ class Library:
         raise failure(code, text, *flags)
 
     def check_code(self, code: int) -> None:
-        """Raise what an error code says; 0 is success."""
+        """Raise an error code as an exception. 0 means success."""
         if code:
             raise failure(code, self.text(code))
 
     def text(self, code: int) -> str:
-        """Return what an error code means."""
+        """Return librdkafka's description of an error code."""
         return str(self.err2str(code).decode(errors="replace"))
 
     def address(self, name: str) -> int:
-        """Return where a function lies, for compiled code that calls it."""
+        """Return the address of a function, for compiled code that calls it."""
         return ctypes.cast(getattr(self, name), c_void_p).value or 0
 
     def ask_topic(self, client: int, topic: int, milliseconds: int) -> tuple[int, int]:
-        """Ask a broker for a topic, whose partitions the client knows then; 0 is success."""
+        """Ask a broker about a topic, so that the client learns the topic's partitions.
+
+        Return the error code of the request, and the error code of the topic. 0 means success.
+        """
         answer = ctypes.POINTER(_Metadata)()
         code = int(self.metadata(client, 0, topic, ctypes.byref(answer), milliseconds))
         if code:
@@ -204,7 +207,7 @@ class Library:
         return 0, max(found, key=abs, default=0)
 
     def check_alive(self, client: int) -> None:
-        """Raise the error for which a client has failed for good, if it has."""
+        """If a client has failed permanently, raise the reason."""
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         code = self.fatal_error(client, reason, ERROR_TEXT_BYTES)
         if code:
@@ -212,7 +215,7 @@ class Library:
 
 
 def failure(code: int, text: str, *flags: bool) -> Exception:
-    """Return confluent-kafka's exception of an error; `flags`: it is fatal, retriable, and demands an abort."""
+    """Return confluent-kafka's exception for an error. The `flags` are: it is fatal, it is retriable, it requires an abort."""
     from confluent_kafka import KafkaError, KafkaException
 
     return KafkaException(KafkaError(code, text, *flags))
@@ -220,7 +223,7 @@ def failure(code: int, text: str, *flags: bool) -> Exception:
 
 @lru_cache(maxsize=1)
 def native_library() -> Library | None:
-    """Return the library of this process; None if rows have to take the way through confluent-kafka's objects."""
+    """Return the library of this process; None if rows have to go through confluent-kafka's objects."""
     if os.environ.get(OBJECTS_ONLY) == "1":
         return None
     import confluent_kafka
@@ -232,7 +235,7 @@ def native_library() -> Library | None:
         )
         return None
     try:
-        # Its extension module depends on the library: a look-up in the one finds the functions of the other.
+        # The extension module depends on librdkafka, so a look-up in the module finds librdkafka's functions.
         library = Library(cimpl.__file__)
     except (OSError, AttributeError) as problem:
         _log.info("Rows go through confluent-kafka's objects, which is slower: %s", problem)

@@ -1,4 +1,4 @@
-"""A producer that takes rows where they lie in Arrow's buffers, with the methods of confluent-kafka's that the sink uses."""
+"""A producer that reads rows directly from Arrow's buffers. The sink calls it in the same way as confluent-kafka's producer."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ if TYPE_CHECKING:
 __all__ = ["UNASSIGNED", "ArrowProducer", "Report"]
 
 Report = Callable[["KafkaError", "str | None", int, int], None]
-"""Takes the error of a row that was not delivered, its topic and partition (-1: none was chosen), and its size in bytes."""
+"""A callback for a row that was not delivered. Arguments: the error, the row's topic, its partition (-1 if none was chosen),
+and its size in bytes."""
 
 PRODUCER: Final = 0
 COPY, BY_ROW = 0x2, 0x8
-"""Flags of a batch: copy the bytes before the call returns; each message has a partition of its own."""
+"""Flags of a batch call: copy the bytes before the call returns; each message names its partition."""
 PURGE_QUEUE, PURGE_IN_FLIGHT, PURGE_NO_WAIT = 0x1, 0x2, 0x4
 TOPIC_SECONDS: Final = 30.0
-"""How long rows wait for a topic that no broker knows: librdkafka's ``topic.metadata.propagation.max.ms``."""
+"""How long rows wait for a topic that no broker knows; the default of librdkafka's ``topic.metadata.propagation.max.ms``."""
 
 PAUSE_SECONDS: Final = 0.1
 
 PASSING: Final = frozenset({3, 5, 9})
-"""Errors of a topic that pass: it is not known there yet, or its leader is not (UNKNOWN_TOPIC_OR_PART, LEADER_NOT_AVAILABLE,
+"""Temporary errors: the broker does not know the topic or its leader yet (UNKNOWN_TOPIC_OR_PART, LEADER_NOT_AVAILABLE,
 REPLICA_NOT_AVAILABLE)."""
 
 UNASSIGNED: Final = -1
-"""A row's partition that the partitioner chooses."""
+"""A row's partition number if the partitioner has to choose the partition."""
 
 
 class ArrowProducer:
-    """A client of librdkafka's own, made through its C interface with the configuration that the object path has.
+    """A librdkafka producer, made through the C interface with the same configuration as confluent-kafka's producer.
 
-    It is never closed: like a `confluent_kafka.Producer` that is dropped it leaves its transaction open.
+    It is never closed. If it is dropped, its transaction stays open, as with a `confluent_kafka.Producer`.
 
     Parameters
     ----------
     library : Library
     settings : Mapping[str, Any]
-        librdkafka's; without Python callbacks.
+        librdkafka's settings, without Python callbacks.
     report : Report
         Called by `poll` and `flush` for each row that was not delivered.
 
     Raises
     ------
     confluent_kafka.KafkaException
-        From here and from every method: what the library says.
+        The constructor and every method raise librdkafka's errors.
     """
 
     def __init__(self, library: Library, settings: Mapping[str, Any], report: Report) -> None:
@@ -60,8 +61,8 @@ class ArrowProducer:
         self._known: set[str] = set()
         self._client = 0
         self._process = os.getpid()
-        # The library keeps a bare pointer to it: it lives as long as the client. It knows no `self`: that would be a cycle, and
-        # a client that is dropped would live on until the collector looks.
+        # librdkafka keeps a bare pointer to the callback, so the callback must live as long as the client. It has no reference
+        # to `self`: that would be a cycle, and a dropped client would stay until the garbage collector runs.
         self._callback = _reporter(library, report)
         configuration = library.configuration(settings)
         library.conf_set_dr_msg_cb(configuration, self._callback)
@@ -69,27 +70,27 @@ class ArrowProducer:
 
     def __del__(self, process: Callable[[], int] = os.getpid) -> None:
         client, self._client = self._client, 0
-        if client and process() == self._process:  # a forked copy has none of its threads
+        if client and process() == self._process:  # a forked process has none of the client's threads
             for topic in self._topics.values():
                 self._library.topic_destroy(topic)
             self._library.destroy(client)
 
     def __len__(self) -> int:
-        """Return the number of rows, and other requests, that wait for an answer."""
+        """Return the number of rows and other requests that wait for an answer."""
         return int(self._library.outq_len(self._client))
 
     def error(self, code: int) -> KafkaError:
-        """Return the client's error of this code."""
+        """Return the `KafkaError` for an error code."""
         return _error(self._library, code)
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
     def init_transactions(self, timeout: float) -> None:
-        """Initialise the transactional id, within `timeout` seconds."""
+        """Initialize the transactional id, within `timeout` seconds."""
         self._library.check(self._library.init_transactions(self._client, _milliseconds(timeout)))
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; no broker is asked."""
+        """Begin a transaction, without a request to a broker."""
         self._library.check(self._library.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
@@ -99,7 +100,7 @@ class ArrowProducer:
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def produce(self, topic: str, rows: np.ndarray[Any, Any], by_row: bool = False) -> int:
-        """Queue rows; returns how many were taken. In `rows` the others have their reason in ``err``."""
+        """Queue rows, and return how many were accepted. Refused rows have an error code in the field ``err``."""
         topic_object = self._topic(topic)
         if by_row:
             self._await_partitions(topic)
@@ -109,32 +110,32 @@ class ArrowProducer:
         return taken
 
     def poll(self, timeout: float) -> int:
-        """Report rows that were not delivered, after waiting for them for up to `timeout` seconds."""
+        """Wait up to `timeout` seconds for delivery reports, and call `report` for rows that were not delivered."""
         served: int = self._library.poll(self._client, _milliseconds(timeout))
         self._library.check_alive(self._client)
         return served
 
     def flush(self, timeout: float) -> int:
-        """Wait up to `timeout` seconds until no row waits for its delivery; return how many do."""
+        """Wait up to `timeout` seconds until no row waits for its delivery; return how many rows still wait."""
         self._library.flush(self._client, _milliseconds(timeout))
         self._library.check_alive(self._client)
         return len(self)
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Drop rows that are not delivered."""
+        """Drop rows that have not been delivered yet."""
         flags = (PURGE_QUEUE if in_queue else 0) | (PURGE_IN_FLIGHT if in_flight else 0)
         self._library.purge(self._client, flags | (0 if blocking else PURGE_NO_WAIT))
 
     def list_topics(self, topic: str, timeout: float) -> None:
-        """Ask a broker for a topic, so that the connection to it is there."""
+        """Ask a broker about a topic, in order to open the connection to that broker."""
         code, _ = self._library.ask_topic(self._client, self._topic(topic), _milliseconds(timeout))
         self._library.check_code(code)
 
     def _await_partitions(self, topic: str) -> None:
         """Wait until the client knows a topic's partitions.
 
-        librdkafka (2.16) adds a partition that it does not know yet to the transaction as number -1 if the batch call names
-        it: the transaction fails, or waits for ever. Without partitions in the call it waits by itself.
+        If the batch call names a partition that librdkafka (2.16) does not know yet, librdkafka adds partition -1 to the
+        transaction. The transaction then fails, or waits forever. If the call names no partitions, librdkafka waits by itself.
         """
         deadline = time.monotonic() + TOPIC_SECONDS
         while topic not in self._known:
@@ -151,7 +152,7 @@ class ArrowProducer:
             made = self._library.topic_new(self._client, name.encode(), None)
             if not made:
                 self._library.check_alive(self._client)
-                raise failure(INVALID_ARGUMENT, f"{name!r} can't be a topic's name")
+                raise failure(INVALID_ARGUMENT, f"{name!r} is not a valid topic name")
             self._topics[name] = made
         return self._topics[name]
 

@@ -1,4 +1,4 @@
-"""Where the bytes of Arrow's rows lie: addresses and lengths, for a library that copies them from there."""
+"""Addresses and lengths of the bytes of Arrow's rows, for a library that copies them from there."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MESSAGE: Final = np.dtype(
         "itemsize": 72,
     }
 )
-"""`library.Message`, for arrays of them."""
+"""The numpy type of an array of `library.Message`."""
 
 _NOTHING: Final = np.zeros(8, np.uint8)
-"""An empty value lies somewhere; one that lies nowhere is null."""
+"""Gives empty values an address. The address 0 would mean null."""
 
 
 def spans(column: pa.Array) -> tuple[Array, Array, pa.Array]:
-    """Return where each row's bytes begin, and how many they are."""
+    """Return the address and the length of each row's bytes (both 0 for null), and the array that owns these bytes."""
     import pyarrow as pa
 
     count = len(column)
@@ -36,7 +36,7 @@ def spans(column: pa.Array) -> tuple[Array, Array, pa.Array]:
         return np.zeros(count, np.uint64), np.zeros(count, np.uint64), column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    # From a string to a binary only the type changes: nothing is copied.
+    # A cast from string to binary only changes the type: nothing is copied.
     large = column.type in (pa.large_string(), pa.large_binary())
     owner = column.cast(pa.large_binary() if large else pa.binary())
     validity, offsets, data = owner.buffers()
@@ -52,7 +52,7 @@ def spans(column: pa.Array) -> tuple[Array, Array, pa.Array]:
 
 
 def integers(column: pa.Array) -> tuple[Array, Array]:
-    """Return a column of whole numbers as int64, and which of them are null; the number of a null is arbitrary."""
+    """Return a column of whole numbers as int64, and a mask of its nulls. The number in a null row is arbitrary."""
     import pyarrow as pa
 
     count = len(column)
@@ -63,7 +63,7 @@ def integers(column: pa.Array) -> tuple[Array, Array]:
 
 
 def grouped(column: pa.Array) -> list[tuple[str, Array]]:
-    """Return each distinct text of a column without nulls, and the numbers of its rows, which rise."""
+    """Return each distinct text of a column without nulls, with the indexes of its rows in ascending order."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):

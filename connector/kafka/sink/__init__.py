@@ -1,1 +1,1 @@
-"""The sink `2pc-kafka`: `kafka_sink` is what Spark registers; `end_txn` commits and aborts, `readable` waits for rows."""
+"""The sink `2pc-kafka`. Spark registers `kafka_sink`; `end_txn` ends transactions; `readable` waits until rows can be read."""

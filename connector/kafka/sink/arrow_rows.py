@@ -1,4 +1,4 @@
-"""Rows from Arrow's buffers into librdkafka's queue, with no Python object per row."""
+"""Queue rows in librdkafka directly from Arrow's buffers, without a Python object for each row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def queue_rows(
     deliveries: Deliveries,
     check_topic: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Queue a chunk's rows, each topic's in their order."""
+    """Queue a chunk's rows in a producer. Rows of the same topic keep their order."""
     rows = np.zeros(chunk.num_rows, MESSAGE)
     names = chunk.schema.names
     rows["payload"], rows["len"], values = spans(chunk.column("value"))
@@ -50,7 +50,7 @@ def queue_rows(
         if topic is None:
             check_topic(name)
         _queue(producer, name, part, by_row, deliveries)
-    del values, keys  # the bytes were where the addresses say until here
+    del values, keys  # these arrays own the bytes that librdkafka has copied, so they must exist until here
 
 
 def _queue(
@@ -65,7 +65,7 @@ def _queue(
         raise write_error(problem.args[0], topic, None, 0) from None
     if taken == len(rows):
         return
-    # A producer that has failed for good takes no row.
+    # A producer that has failed permanently accepts no rows.
     serve(lambda: producer.poll(0), deliveries)
     deliveries.check()
     refused = rows[np.flatnonzero(rows["err"])[:1]]
@@ -79,7 +79,7 @@ def _queue(
 
 
 def _partitions(column: pa.Array, topic: str | None) -> np.ndarray[Any, Any]:
-    """Return each row's partition, -1 for null: then the partitioner chooses."""
+    """Return each row's partition. A null becomes -1, so that the partitioner chooses the partition."""
     numbers, null = integers(column)
     wrong = numbers[~null & ((numbers < 0) | (numbers > LARGEST_PARTITION))]
     if len(wrong):

@@ -1,4 +1,4 @@
-"""Deliveries: which queued rows reached the brokers, and the error of those that did not."""
+"""Deliveries: whether queued rows have reached the brokers, and the errors for rows that have not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 FLUSH_SECONDS: Final = 0.25
-"""Interval at which refused rows are looked for while the queue empties."""
+"""How often refused rows are checked for, while the queue empties."""
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
@@ -38,7 +38,7 @@ CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_
 
 
 class Deliveries:
-    """Rows that were not delivered, as the producer's callbacks report them; the first cause counts."""
+    """Takes a producer's reports of rows that were not delivered, and keeps the first error that is not a mere consequence."""
 
     def __init__(self) -> None:
         self._error: KafkaError | None = None
@@ -46,26 +46,26 @@ class Deliveries:
         self._size = 0
 
     def report_message(self, error: KafkaError | None, message: Message) -> None:
-        """Note a delivery report of confluent-kafka's. *Called inside poll and flush*."""
+        """Take a delivery report from confluent-kafka. *Called inside poll and flush*."""
         if error is not None:
             size = len(message.value() or b"") + len(message.key() or b"")
             self.report(error, message.topic(), message.partition(), size)
 
     def report(self, error: KafkaError, topic: str | None, partition: int | None, size: int) -> None:
-        """Note that a row of `size` bytes was not delivered. *Called inside poll and flush*."""
-        # A refused batch reports each of its rows: the largest is the likely cause.
+        """Take the report that a row of `size` bytes was not delivered. *Called inside poll and flush*."""
+        # If a batch is refused, each of its rows is reported. The largest row is the likely cause.
         larger = self._error is not None and error.code() == self._error.code() and size > self._size
         if self._error is None or larger or self._error.name() in CONSEQUENCES:
             self._error, self._partition, self._size = error, (topic, partition), size
 
     def check(self) -> None:
-        """Raise if any row was not delivered."""
+        """Raise the error if any row was not delivered."""
         if self._error is not None:
             raise write_error(self._error, *self._partition, self._size)
 
 
 def write_error(error: KafkaError, topic: str | None, partition: int | None, size: int) -> TwoPhaseCommitError:
-    """Return the error of a row, or of a producer's call, that librdkafka refused."""
+    """Return the error for a row, or for a call of the producer, that librdkafka refused."""
     name, at = error.name(), f"{topic} [{'partition not chosen yet' if partition in (None, -1) else partition}]"
     reason = f"{name}, {error.str()}"
     parameters: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size, "target": at}
@@ -83,37 +83,37 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
         return missing_right("WRITE", f"topic {topic}")
     if name == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
         return missing_right("WRITE", "the transactional ids of the prefix")
-    return RetriableError("WRITE_FAILED", reason=f"to {at}: {reason}", **parameters)
+    return RetriableError("WRITE_FAILED", reason=f"{at}: {reason}", **parameters)
 
 
 def wrong_partition(partition: int, topic: str | None) -> RowRefusedError:
-    """Return the error of a row whose partition no topic can have."""
+    """Return the error for a row whose partition number is not valid."""
     reason = f"its partition is {partition}; it must be 0 or more, or null"
     return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, topic=topic)
 
 
 def no_topic() -> RowRefusedError:
-    """Return the error of a row that names no topic."""
+    """Return the error for a row that names no topic."""
     reason = "its column topic is null, and the option topic is not set"
     return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, column="topic")
 
 
 def no_topic_name(name: str) -> RowRefusedError:
-    """Return the error of a row whose topic no broker can have."""
+    """Return the error for a row whose topic name is not valid."""
     reason = f"its column topic is {name[:300]!r}; a topic's name has {TOPIC_FORM}"
     return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, column="topic")
 
 
 def not_queued(count: int, topic: str) -> RetriableError:
-    """Return the error of rows that the client did not take, and did not say why."""
+    """Return the error for rows that the client did not queue and gave no reason for."""
     return RetriableError("WRITE_FAILED", reason=f"{count} rows for {topic} were not queued")
 
 
 def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
-    """Call poll or flush of a producer, and turn a fatal error into one of this connector.
+    """Call a producer's poll or flush, and convert a fatal error into an error of this connector.
 
-    confluent-kafka raises a fatal error in the middle of the rows' reports. These fail with SystemError around it, or lose
-    it, and leave a SystemError without a cause; then the reports give the reason.
+    confluent-kafka raises a fatal error while it calls back with the rows' reports. The call then raises a SystemError, whose
+    cause is the fatal error or is missing. If it is missing, the reports give the reason.
     """
     from confluent_kafka import KafkaException
 
@@ -124,18 +124,18 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
         if isinstance(cause, KafkaException):
             raise write_error(cause.args[0], None, None, 0) from None
         with contextlib.suppress(KafkaException, SystemError):
-            call()  # The reports that the first call did not reach.
+            call()  # Get the reports that the first call did not reach.
         deliveries.check()
         raise RetriableError(
-            "WRITE_FAILED", reason=f"the task's producer failed for good, and its client lost the reason ({problem})"
+            "WRITE_FAILED", reason=f"the task's producer failed permanently, and its client lost the reason ({problem})"
         ) from problem
 
 
 def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
-    """Wait until every queued row is delivered; return how many are not when the deadline has passed.
+    """Wait until every queued row is delivered, and return 0. If the deadline passes first, return how many are not delivered.
 
-    It waits in steps, because librdkafka sends nothing more of a transaction once a row of it was refused: rows queued
-    after that one would be waited for until their own timeout.
+    The function waits in short steps. Once a row of a transaction was refused, librdkafka sends no more rows of it. A single
+    long wait would then last until the other rows' own timeout.
     """
     while True:
         waiting = serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
@@ -145,7 +145,7 @@ def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline
 
 
 def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:
-    """Raise why a producer has failed for good: the reports of its earlier rows give the reason, the refused call does not."""
+    """If an error is only the consequence of an earlier error, raise the earlier one, from the rows' delivery reports."""
     if error.name() in CONSEQUENCES:
         serve(lambda: producer.poll(0), deliveries)
         deliveries.check()

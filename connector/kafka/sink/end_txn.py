@@ -1,8 +1,8 @@
-"""The end of prepared transactions: raw EndTxn requests, and a table of what their answers mean.
+"""End prepared transactions with raw EndTxn requests, and interpret the answers.
 
-Any process that knows transactional id, producer id and epoch may end a transaction. Request version 5 raises
-the epoch (KIP-890), so each can be committed once only and a late duplicate changes nothing; below 5 a duplicate would
-commit the producer's next transaction, so the coordinator is asked first.
+Any process that knows a transaction's transactional id, producer id and epoch can end it. EndTxn version 5 raises the epoch
+(KIP-890), so each transaction can be committed only once, and a late duplicate request changes nothing. Below version 5, a
+duplicate request would commit the producer's next transaction, so the coordinator is asked first.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ENDED_BY_REQUEST: Final = "ended by this request"
 
 
 class Answer(enum.Enum):
-    """The meaning of an answer to EndTxn for the transaction."""
+    """What an answer to EndTxn means for the transaction."""
 
     ENDED = "it ended as asked, now or earlier"
     RETRY = "nothing yet; ask again"
-    FIND_COORDINATOR = "nothing yet; ask its coordinator again, which may have moved"
-    JUDGE = "not by this request; the coordinator's state or the partitions' logs show how it ended"
+    FIND_COORDINATOR = "nothing yet; find its coordinator, which may have moved, and ask again"
+    JUDGE = "this request did not end it; the coordinator's state or the partitions' logs show how it ended"
     REFUSED = "an operator has to act"
 
 
@@ -54,30 +54,30 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     15: Answer.FIND_COORDINATOR,  # COORDINATOR_NOT_AVAILABLE
     16: Answer.FIND_COORDINATOR,  # NOT_COORDINATOR
     48: Answer.JUDGE,  # INVALID_TXN_STATE: aborted, or committed by another version
-    90: Answer.JUDGE,  # PRODUCER_FENCED: aborted, committed by version 5, or the id was initialised again
+    90: Answer.JUDGE,  # PRODUCER_FENCED: aborted, committed by version 5, or the id was initialized again
     47: Answer.JUDGE,  # INVALID_PRODUCER_EPOCH: the same, from older brokers
     49: Answer.JUDGE,  # INVALID_PRODUCER_ID_MAPPING: the id expired, or its producer id was used up
     53: Answer.REFUSED,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     35: Answer.REFUSED,  # UNSUPPORTED_VERSION
 }
-"""The outcome table, one row per code. Any other code is refused and named."""
+"""Error code of EndTxn → its meaning. Any other code means `REFUSED`; the error names it."""
 
 
 def answer_for(answer: Any) -> Answer:
-    """Classify an answer: a broken connection counts like a coordinator that has moved."""
+    """Return the meaning of an answer. A broken connection counts as a coordinator that has moved."""
     if isinstance(answer, Exception):
         return Answer.FIND_COORDINATOR
     return ANSWERS.get(int(answer.error_code), Answer.REFUSED)
 
 
 class TransactionEnder:
-    """Commits, aborts and judges prepared transactions over one `KafkaAdmin`.
+    """Commits and aborts prepared transactions, and determines their states, with one `KafkaAdmin`.
 
     Parameters
     ----------
     admin : KafkaAdmin
     cluster_id : str
-        The cluster that `admin` is connected to: handles of another one are never looked at.
+        The cluster that `admin` is connected to. Transactions of other clusters get the state UNKNOWN without a request.
     partitions : PartitionAdmin, optional
     """
 
@@ -86,19 +86,23 @@ class TransactionEnder:
         self._cluster_id = cluster_id
         self._partitions = partitions or PartitionAdmin(admin)
         self._open_together: frozenset[Key] = frozenset()
-        self.answered: set[bool] = set()  # whether commits, or aborts, have been
+        self.answered: set[bool] = set()  # has True if a commit was answered, False if an abort was
 
     def commit(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
-        """Commit all, pipelined, and return those that are lost. `ensure_readable` then waits until readers see the others."""
+        """Commit all transactions, and return those that are lost. Call `ensure_readable` next, for the others.
+
+        Raise ``OUTCOME_UNKNOWN`` if the outcome of a transaction can't be determined, and ``KAFKA_TIMEOUT`` or
+        ``MARKERS_PENDING`` if the deadline passes.
+        """
         wholes = self._end_all(transactions, True, deadline)
         self._refuse_unknown(transactions, wholes)
         return _with_outcome(Outcome.LOST, transactions, wholes)
 
     def abort(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
-        """Abort and fence all, and return those found committed. Raises as `commit` does.
+        """Abort and fence all transactions, and return those that turn out to be committed. Raise errors as `commit` does.
 
-        That an abort was accepted does not prove that nothing was committed: a commit by another version may have come
-        first, or a marker from outside. So the coordinator and the partitions are asked once more.
+        An accepted abort does not prove that nothing was committed. A commit with another version of EndTxn, or another
+        program's marker, may have come first. So the coordinator and the partitions are asked again after an abort.
         """
         wholes = self._end_all(transactions, False, deadline)
         ended = [index for index, whole in enumerate(wholes) if whole.state.evidence == ENDED_BY_REQUEST]
@@ -111,7 +115,10 @@ class TransactionEnder:
         return _with_outcome(Outcome.COMMITTED, transactions, wholes)
 
     def abort_open(self, described: Mapping[str, Description], version: int, deadline: Deadline) -> int:
-        """Abort and fence open transactions that no handle names, and return how many; those that moved on are left alone."""
+        """Abort and fence open transactions that no handle names, and return how many of them are aborted.
+
+        If an id has begun a new transaction since it was described, that transaction is not touched.
+        """
         transactions = [
             parse_handle(
                 KafkaHandle(
@@ -134,11 +141,11 @@ class TransactionEnder:
         return sum(whole.state.outcome is Outcome.LOST for whole in wholes)
 
     def look(self, transactions: Sequence[Prepared]) -> list[HandleState]:
-        """Return the state of each: one question to the coordinators for all, and one to the leaders of their partitions.
+        """Return the state of each transaction, with one request to each coordinator and one to each partition leader.
 
-        The coordinator's answer is not enough. It calls a transaction open that a marker from outside has aborted in a
-        partition, or of which an unclean leader election cut rows off: that one is LOST, and the evidence names topic,
-        partition and offset. A transaction of which some rows can be read and others never will be is UNKNOWN.
+        The coordinator's answer is not enough. It reports a transaction as open even if another program's marker has aborted
+        it in a partition, or if an unclean leader election has cut off rows. Such a transaction is LOST, and the evidence
+        names topic, partition and offset. If some rows of a transaction can be read and others never will be, it is UNKNOWN.
         """
         wholes = self._wholes(transactions)
         self._open_together = frozenset(
@@ -149,7 +156,10 @@ class TransactionEnder:
         return [whole.state for whole in wholes]
 
     def ensure_readable(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[dict[str, Any]]:
-        """Wait until every row of committed transactions can be read; see `connector.kafka.sink.readable`."""
+        """Wait until every row of committed transactions can be read, and return the markers that had to be written.
+
+        See `connector.kafka.sink.readable`.
+        """
         together = [transaction for transaction in transactions if transaction.key in self._open_together]
         alone = [transaction for transaction in transactions if transaction.key not in self._open_together]
         return ensure_readable(self.admin, self._partitions, together, alone, deadline)
@@ -160,16 +170,16 @@ class TransactionEnder:
         if transactions and backing_off(deadline, self.admin.clock)(looking.look) is None:
             left = [transactions[index] for index in looking.waiting]
             parts = [part for transaction in left for part in transaction.written]
-            ended = f"can't be judged yet ({next(iter(looking.waiting.values()))})"
+            ended = f"have no known outcome yet ({next(iter(looking.waiting.values()))})"
             raise markers_pending(left, parts, ended)
         return [looking.wholes[index] for index in range(len(transactions))]
 
     def look_once(self, transactions: Mapping[int, Prepared]) -> tuple[list[int], dict[int, Whole]]:
-        """Return which transactions end just now, and how the others stand, as one look shows it."""
+        """Check each transaction once. Return the indexes of those that are ending now, and the states of the others."""
         described = self.admin.describe([transaction.name for transaction in transactions.values()])
         states = {index: self._open_state(each, described) for index, each in transactions.items()}
         ongoing = {index: state for index, state in states.items() if state is not None}
-        # Between an end and its markers the partitions show nothing yet.
+        # Until the coordinator has written the markers, the partitions do not show the end.
         ending = [index for index, each in transactions.items() if self._is_ending(each, described)]
         ended = [index for index in transactions if index not in ongoing and index not in ending]
         fates = open_fates(self._partitions, [transactions[index] for index in ongoing])
@@ -201,12 +211,12 @@ class TransactionEnder:
         return state_from(transaction, description, 0.0) is None
 
     def of_other_clusters(self, transactions: Sequence[Prepared]) -> dict[int, Whole]:
-        """Return the states, unknown, of transactions of other clusters, by their index."""
+        """Return the state UNKNOWN for each transaction of another cluster, by the transaction's index."""
         return {
             index: Whole(
                 HandleState(
                     Outcome.UNKNOWN,
-                    evidence=f"the handle is of cluster {transaction.cluster_id}, this is {self._cluster_id}",
+                    evidence=f"the handle is from cluster {transaction.cluster_id}, but this is cluster {self._cluster_id}",
                 )
             )
             for index, transaction in enumerate(transactions)
@@ -216,7 +226,7 @@ class TransactionEnder:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def _end_all(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
-        """End all, or find out how they ended; all questions share the deadline."""
+        """End all transactions, or find out how they ended. All requests share the deadline."""
         self.admin.limit = deadline
         try:
             return self._settle(transactions, commit, deadline)
@@ -230,9 +240,10 @@ class TransactionEnder:
         return [ending.wholes[index] for index in range(len(transactions))]
 
     def ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
-        """Look at these, and return those that need no request any more.
+        """Check these transactions, and return the states of those that need no further request, by index.
 
-        One that the coordinator still calls open is never committed once a part of it is gone, and always aborted.
+        If the coordinator still reports a transaction as open, an abort needs a request. A commit needs one only if no rows
+        are gone: a transaction that has lost rows is never committed.
         """
         wholes = dict(zip(indexes, self._wholes([transactions[index] for index in indexes]), strict=True))
         if commit:
@@ -240,7 +251,7 @@ class TransactionEnder:
         return {index: whole for index, whole in wholes.items() if not whole.ongoing}
 
     def send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
-        """Send a request for each at once; return the answers, or the errors of their connections."""
+        """Send a request for each transaction, without waiting in between; return the answers, or the connections' errors."""
         from kafka.protocol.producer.transaction import EndTxnRequest
 
         nodes = self.admin.coordinators(transaction.name for transaction in transactions)
@@ -249,7 +260,7 @@ class TransactionEnder:
         sent: list[int] = []
         for index, transaction in enumerate(transactions):
             if not commit and transaction.end_version < 5:
-                # EndTxn(abort) below 5 leaves the epoch valid: a zombie's next record would open it again.
+                # EndTxn(abort) below version 5 leaves the epoch valid: a zombie's next row would open a transaction again.
                 self.admin.init_producer_id(transaction.name, transaction.timeout_ms)
                 answers[index] = _Ended()
                 continue
@@ -284,11 +295,11 @@ class TransactionEnder:
 
     @staticmethod
     def refused(transaction: Prepared, answer: Any) -> StoreError:
-        """Make the error of an answer that an operator has to act on."""
+        """Return the error for an answer that requires an operator to act."""
         name = error_name(int(answer.error_code))
         return StoreError(
             "KAFKA_REFUSED",
-            reason=f"EndTxn version {transaction.end_version} of {transaction.name}: {name}. It takes WRITE on the "
+            reason=f"EndTxn version {transaction.end_version} of {transaction.name}: {name}. It needs WRITE on the "
             "transactional ids of the prefix, and a cluster that was not downgraded",
             transactionalId=transaction.name,
             error=name,
@@ -316,15 +327,15 @@ def _with_outcome(outcome: Outcome, transactions: Sequence[Prepared], wholes: Se
 
 
 class _Ended:
-    """An answer in place of the broker's: the transaction has ended."""
+    """Stands for a broker's answer that the transaction has ended."""
 
     error_code = 0
 
 
 class _Looking:
-    """Transactions that are looked at until it is known of each how it stands.
+    """Checks transactions until the state of each is known.
 
-    `wholes` has those that are judged, by index; `waiting` the others, with what is known of them so far.
+    `wholes` has the known states, by index. `waiting` has the evidence so far for the other transactions, by index.
     """
 
     def __init__(self, ender: TransactionEnder, transactions: Sequence[Prepared]) -> None:
@@ -334,10 +345,10 @@ class _Looking:
         self.waiting: dict[int, str] = {}
 
     def look(self) -> bool | None:
-        """Look at those that are left; None if some are left after it."""
+        """Check the transactions whose state is not known yet. Return None if some states are still not known."""
         left = {index: each for index, each in enumerate(self._transactions) if index not in self.wholes}
         ending, judged = self._ender.look_once(left)
-        self.waiting = dict.fromkeys(ending, "its markers are being written")
+        self.waiting = dict.fromkeys(ending, "the markers are being written")
         for index, whole in judged.items():
             if whole.doubt is None or (not whole.pending and self._second.confirms(index, whole.doubt)):
                 self.wholes[index] = whole
@@ -348,26 +359,26 @@ class _Looking:
 
 
 class _Ending:
-    """Transactions that are ended, or whose end is found out. `wholes` has those of which it is known, by index."""
+    """Ends transactions, or finds out how they ended. `wholes` has the known states, by index."""
 
     def __init__(self, ender: TransactionEnder, transactions: Sequence[Prepared], commit: bool) -> None:
         self._ender, self._transactions, self._commit = ender, transactions, commit
         self.wholes = ender.of_other_clusters(transactions)
         self._left = [index for index in range(len(transactions)) if index not in self.wholes]
-        # The very first goes alone: an error that concerns all of them (rights, versions) shows on one.
+        # Send the very first request alone, so that an error of all requests (rights, versions) occurs only once.
         self._cut = len(self._left) if commit in ender.answered else 1
         self.unsettled: list[int] = []
         self.answers: list[Any] = []
 
     def send(self) -> bool | None:
-        """Send requests for those that are left; None if some of them are open after it."""
+        """Send requests for the transactions that have not ended yet. Return None if some of them are still open."""
         while self._left:
             now, later = self._left[: self._cut], self._left[self._cut :]
-            # Below version 5 each is looked at before each request.
+            # Below version 5, check each transaction before each request.
             self._look([index for index in now if self._transactions[index].end_version < 5])
             sendable = [index for index in now if index not in self.wholes]
             self.answers = self._ender.send([self._transactions[index] for index in sendable], self._commit)
-            # Still open at our epoch: the answer was about an earlier moment; it is asked again.
+            # If a transaction is still open at our epoch, the answer was outdated, and the request is sent again.
             self._look(self._read(sendable))
             self.unsettled = [index for index in now if index not in self.wholes]
             self._left = self.unsettled + later
@@ -377,7 +388,7 @@ class _Ending:
         return True
 
     def _read(self, sendable: Sequence[int]) -> list[int]:
-        """Note what the answers say; return those about which another question decides."""
+        """Process the answers. Return the indexes of the transactions whose state must be checked."""
         wanted = Whole(HandleState(Outcome.COMMITTED if self._commit else Outcome.LOST, evidence=ENDED_BY_REQUEST))
         to_judge: list[int] = []
         for index, answer in zip(sendable, self.answers, strict=True):

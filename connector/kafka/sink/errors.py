@@ -1,4 +1,4 @@
-"""Errors of transactions whose end is not what the protocol asked for, with the remedy of each."""
+"""Errors for transactions that did not end as the sink requested."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreErr
 __all__ = ["markers_pending", "refusal", "skipped_marker", "transactions_lost", "unknown_outcome"]
 
 PARTITIONS_NAMED = 10
-"""Partitions that one message names."""
+"""The largest number of partitions that one message names."""
 
 
 def transactions_lost(lost: Sequence[Prepared], reason: str) -> TransactionLostError:
-    """Return the error of transactions that were aborted instead of committed."""
+    """Return the error for transactions that were aborted instead of committed."""
     return TransactionLostError(
         "TRANSACTION_LOST",
         handles=[transaction.handle for transaction in lost],
@@ -28,13 +28,13 @@ def transactions_lost(lost: Sequence[Prepared], reason: str) -> TransactionLostE
 
 
 def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutcomeError:
-    """Return the error of transactions whose outcome an operator has to decide."""
+    """Return the error for transactions whose outcome an operator has to decide."""
     transaction, whole = unknown[0]
     more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     evidence = whole.state.evidence
     if whole.divided:
         evidence = (
-            f"readers see some of its rows, and others are gone, so writing it again would double some: {evidence}"
+            f"readers see some of its rows, but others are gone, so writing it again would duplicate some: {evidence}"
         )
     return AmbiguousOutcomeError(
         "OUTCOME_UNKNOWN",
@@ -45,7 +45,7 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
 
 
 def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[object], ended: str) -> RetriableError:
-    """Return the error of transactions that have ended and whose markers are not written yet."""
+    """Return the error for transactions whose markers are not visible yet. `ended` completes "N transactions ..."."""
     names = ", ".join(sorted({str(item) for item in partitions})[:PARTITIONS_NAMED])
     return RetriableError(
         "MARKERS_PENDING",
@@ -57,7 +57,7 @@ def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[objec
 
 
 def skipped_marker(what: str, reason: str, name: str, partition: Partition, opened: OpenTransaction) -> StoreError:
-    """Return the error of a marker that is missing, and that can't be written."""
+    """Return the error for a marker that is missing and can't be written."""
     return StoreError(
         "MARKERS_SKIPPED",
         transaction=what,
@@ -69,10 +69,10 @@ def skipped_marker(what: str, reason: str, name: str, partition: Partition, open
 
 
 def refusal(code: int) -> str:
-    """Return why a marker was refused."""
+    """Return the reason, for a message, why a leader refused a marker."""
     if code == CLUSTER_DENIED:
         return (
-            "this user lacks CLUSTER_ACTION on the cluster (ALTER is enough from Kafka 3.8 on); grant it for one start of the "
-            "query, which writes the marker"
+            "this user lacks CLUSTER_ACTION on the cluster (from Kafka 3.8 on, ALTER is enough). Grant it for one start of the "
+            "query, which then writes the marker"
         )
     return f"the leader refused it: {error_name(code)}"

@@ -1,4 +1,4 @@
-"""What would hurt a query that writes into a topic: asked of the brokers, changing nothing."""
+"""Ask the brokers about problems that a query with this sink would have. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from transactional.finding import Finding, good, problem, unknown, warning
 __all__ = ["check_prefix", "check_timeout", "check_topic"]
 
 MESSAGE_BYTES: Final = 1_048_588
-"""Kafka's own default of message.max.bytes."""
+"""Kafka's default of message.max.bytes."""
 
 
 def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> Finding:
-    """Check the transactions' timeout. One that the brokers refuse is the sink's own error."""
+    """Check the transactions' timeout. If the brokers refuse it, the sink itself raises an error."""
     most = admin.longest_timeout_ms()
     timeout = timeout_of(asked_ms, admin)
     if interval_ms * 2 > timeout:
         return problem(
             "transaction-timeout",
-            f"A transaction may take {timeout / 1000:g} s, and a checkpoint of barrierInterval {interval_ms / 1000:g} s has to "
-            "be decided within half of that.",
+            f"A transaction may take {timeout / 1000:g} s. A checkpoint has to be decided within half of that, but "
+            f"barrierInterval is {interval_ms / 1000:g} s.",
             "Lower barrierInterval, or raise kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms.",
         )
     if timeout < 60_000:
@@ -38,33 +38,33 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
     if most is None:
         return unknown(
             "transaction-timeout",
-            f"This user may not read the brokers' transaction.max.timeout.ms: {timeout / 1000:g} s is assumed to be allowed.",
+            f"This user may not read the brokers' transaction.max.timeout.ms, so {timeout / 1000:g} s counts as allowed.",
             "Grant DESCRIBE_CONFIGS on the cluster.",
         )
-    return good("transaction-timeout", f"{timeout / 1000:g} s, the brokers allow {most / 1000:g} s")
+    return good("transaction-timeout", f"{timeout / 1000:g} s; the brokers allow {most / 1000:g} s")
 
 
 def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) -> Finding:
-    """Check whether another query uses a prefix."""
+    """Check whether another query uses the prefix, or has used it. `own` has the prefixes of the location itself."""
     if prefix is None:
         return good("prefix", "the query's id, which no other query has")
     if prefix in own:
-        return good("prefix", f"{prefix}, the location's own")
+        return good("prefix", f"{prefix}, which belongs to this location")
     name = run_id(prefix)
     known: dict[str, Description] = admin.describe([name, *ids_under(prefix, admin.transactional_ids(sorted(BUSY)))])
     if name not in known:
         return good("prefix", f"{prefix}, which no query has used as far as the brokers remember")
     busy = any(each.state in BUSY for each in known.values())
-    state = "has transactions open under it now" if busy else "has used it"
+    state = "now has open transactions with the prefix" if busy else "has used the prefix"
     return problem(
         "prefix",
-        f"Another checkpoint location {state}: {prefix}. Two queries with one prefix fence each other.",
+        f"Another checkpoint location {state} {prefix}. Two queries with the same prefix fence each other.",
         "Choose another transactionalIdPrefix, or name the location whose prefix it is.",
     )
 
 
 def check_topic(admin: KafkaAdmin, topic: str) -> Iterator[Finding]:
-    """Check an output topic: replication, elections, sizes."""
+    """Check an output topic's settings: unclean elections, message size, replication."""
     settings = admin.settings_of(
         TOPIC, topic, ["min.insync.replicas", "unclean.leader.election.enable", "max.message.bytes", "cleanup.policy"]
     )
@@ -82,21 +82,21 @@ def _settings(topic: str, settings: dict[str, str]) -> Iterator[Finding]:
     if settings.get("unclean.leader.election.enable") == "true":
         yield problem(
             "unclean-election",
-            f"{topic} allows unclean leader elections: rows that were acknowledged, prepared or committed can be cut off.",
+            f"{topic} allows unclean leader elections: rows that were acknowledged, prepared or committed can be lost.",
             f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config "
             "unclean.leader.election.enable=false",
         )
     else:
-        yield good("unclean-election", f"{topic} allows none")
+        yield good("unclean-election", f"{topic} allows no unclean leader elections")
     size = int(settings.get("max.message.bytes", MESSAGE_BYTES))
     if size < MESSAGE_BYTES:
         yield warning(
             "message-size",
-            f"{topic} takes batches of at most {size} bytes, less than Kafka's default: larger rows fail the query.",
+            f"{topic} accepts batches of at most {size} bytes, less than Kafka's default: larger rows fail the query.",
             "Raise the topic's max.message.bytes.",
         )
     else:
-        yield good("message-size", f"{topic} takes batches of up to {size} bytes")
+        yield good("message-size", f"{topic} accepts batches of up to {size} bytes")
 
 
 def _replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -> Iterator[Finding]:
@@ -105,13 +105,13 @@ def _replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -
     if offline:
         yield problem(
             "replication",
-            f"{topic}: partitions {offline[:10]} take no rows: fewer replicas are in sync than min.insync.replicas={least}.",
+            f"{topic}: partitions {offline[:10]} accept no rows: fewer replicas are in sync than min.insync.replicas={least}.",
             "Check that all brokers are running.",
         )
     elif least > fewest:
         yield problem(
             "replication",
-            f"{topic} has {fewest} replicas, but min.insync.replicas={least}: it takes no rows.",
+            f"{topic} has {fewest} replicas, but min.insync.replicas={least}: it accepts no rows.",
             "Lower min.insync.replicas, or add replicas.",
         )
     elif fewest == 1:

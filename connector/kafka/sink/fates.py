@@ -1,7 +1,7 @@
-"""Fates: how a transaction ended in each partition that it wrote into, and the state of the whole that follows.
+"""Fates: how a transaction ended in each partition that it wrote to, and the resulting state of the whole transaction.
 
-Partitions can differ: a marker from outside aborts the part of one partition, an unclean leader election cuts off rows of one,
-a broker skips the marker of one (KAFKA-20734).
+The fates can differ. In a single partition, another program's marker can abort the transaction, an unclean leader election can
+cut off rows, or a broker can skip the marker (KAFKA-20734).
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ __all__ = [
 ]
 
 LONGEST_MARGIN_SECONDS: Final = 90.0
-"""A decision needs min(this, a quarter of the timeout) left: time for the journal, the commit and a failover."""
+"""When a checkpoint is decided, each transaction must have min(this, a quarter of its timeout) left. The journal, the commit
+and a failover need this time."""
 
 MOST_NAMED: Final = 5
-"""How many partitions one sentence names."""
+"""The largest number of partitions that one message names."""
 
 
 class Fate(enum.Enum):
@@ -44,9 +45,9 @@ class Fate(enum.Enum):
     OPEN = "still open"
     COMMITTED = "committed"
     ABORTED = "aborted"
-    PENDING = "ended, and not visible yet"
+    PENDING = "ended, but not visible yet"
     CUT = "cut off"
-    GONE = "deleted with its topic, or by its age"
+    GONE = "deleted with its topic, or by retention"
     UNKNOWN = "unknown"
 
 
@@ -55,7 +56,10 @@ _DOUBTFUL: Final = frozenset({Fate.ABORTED, Fate.CUT, Fate.GONE, Fate.UNKNOWN})
 
 @dataclass(frozen=True)
 class PartFate:
-    """A fate, and how it is known; `opened` is how the partition's leader, of that epoch, describes an open one."""
+    """A transaction's fate in one partition, and the evidence for it.
+
+    If the transaction is open, `opened` is how the partition's leader describes it. `leader_epoch` is that leader's epoch.
+    """
 
     part: Witness
     fate: Fate
@@ -65,35 +69,35 @@ class PartFate:
 
     @property
     def doubtful(self) -> bool:
-        """Whether it needs a second look: a leader that was replaced, or has just become one, may say so wrongly."""
+        """Whether the fate must be confirmed by a second check, because a replaced or a new leader may report it wrongly."""
         return self.fate in _DOUBTFUL
 
     @property
     def evidence(self) -> str:
-        """How it is known, in words. Built only when it is asked for: a wide checkpoint has 40,000 parts."""
+        """The evidence for the fate, as text. It is built only when needed, because a wide checkpoint has 40,000 parts."""
         if self.reason:
             return self.reason
         if self.fate is Fate.COMMITTED:
             return f"{self.part} shows its rows before offset {self.part.offset}"
         since = "" if self.opened is None else f" from offset {self.opened.start}"
-        return f"{self.part} has it open{since}"
+        return f"{self.part} has the transaction open{since}"
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A transaction's state.
+    """The state of a whole transaction.
 
     Parameters
     ----------
     state : HandleState
     ongoing : bool
-        Whether the coordinator would still commit it, whatever is left of it.
+        Whether the coordinator still reports the transaction as open, and would commit it even if rows are gone.
     divided : bool
-        Whether its partitions contradict each other: some of its rows can be read, others never will be.
+        Whether the partitions contradict each other: some of the transaction's rows can be read, others never will be.
     doubt : Hashable
-        What it rests on, if it needs a second look; None if it is certain.
+        The facts behind the state, if a second check must confirm it; None if the state is certain.
     pending : bool
-        Whether no judgement can be made yet: a partition does not show how it ended, and will.
+        Whether the state can't be determined yet, because a partition does not show yet how the transaction ended.
     """
 
     state: HandleState
@@ -107,7 +111,7 @@ class Whole:
 
 
 def open_fates(partitions: PartitionAdmin, transactions: Sequence[Prepared]) -> list[list[PartFate]]:
-    """Check transactions that should be open: each has to be, in every partition, with all of its rows."""
+    """Return the fates of transactions that should be open, in every partition and with all of their rows."""
     opened = partitions.open_transactions(
         {part.partition for transaction in transactions for part in transaction.written}
     )
@@ -127,7 +131,18 @@ def ended_fates(
     together: bool = False,
     ask_leaders: bool = True,
 ) -> list[list[PartFate]]:
-    """Determine what `read_committed` readers see of transactions that should have ended."""
+    """Return the fates of transactions that should have ended, as `read_committed` readers see them.
+
+    Parameters
+    ----------
+    partitions : PartitionAdmin
+    transactions : Sequence[Prepared]
+    together : bool
+        Whether the transactions were open at the same time. Then one request per partition, at its last witness, is enough.
+    ask_leaders : bool
+        Whether to ask the leaders which transactions are open. If False, a transaction counts as open as long as the stable
+        offset is not above its witness.
+    """
     ends = _probe(partitions, transactions, together)
     held = {
         part.partition
@@ -145,10 +160,10 @@ def ended_fates(
             return PartFate(part, Fate.OPEN)
         if end.stable <= offset or end.aborted is None:
             return _open_or_ended(partitions, transaction, part, opened, end)
-        # An earlier transaction of the producer ended before this one began, a later one begins after the witness.
+        # Earlier transactions of the producer ended before this one began; later ones begin after the witness.
         first = [at for at in end.aborted.get(transaction.producer_id, ()) if at < part.offset]
         if first:
-            return PartFate(part, Fate.ABORTED, f"{part} has its rows from offset {first[0]} among the aborted ones")
+            return PartFate(part, Fate.ABORTED, f"{part} lists its rows from offset {first[0]} as aborted")
         return PartFate(part, Fate.COMMITTED)
 
     return [
@@ -160,7 +175,7 @@ def ended_fates(
 def _probe(
     partitions: PartitionAdmin, transactions: Sequence[Prepared], together: bool
 ) -> list[list[tuple[int, StableEnd]]]:
-    """Ask about each written partition of each transaction; return the offset that was asked about, and the answer."""
+    """Ask the leader of each written partition of each transaction. Return the offset in the request, and the answer."""
     last: dict[tuple[Partition, str, int], int] = {}
     for part in (part for transaction in transactions for part in transaction.written) if together else ():
         key = (part.partition, part.topic_id, part.leader_epoch)
@@ -205,8 +220,8 @@ def _open_or_ended(
         return PartFate(part, Fate.OPEN, opened=open_transaction, leader_epoch=end.leader_epoch)
     if open_transaction is not None and open_transaction.epoch == transaction.producer_epoch:
         reason = (
-            f"{part} has it open from offset {open_transaction.start}, and its handle says that its rows lie before "
-            f"{part.offset}: the leader that was asked when the task prepared it had been replaced"
+            f"{part} has the transaction open from offset {open_transaction.start}, but according to the handle its rows are "
+            f"before {part.offset}: the task that prepared it asked a leader that had been replaced"
         )
         return PartFate(part, Fate.UNKNOWN, reason, open_transaction, end.leader_epoch)
     return _by_marker(partitions, transaction, part, end)
@@ -229,15 +244,16 @@ _BY_ENDING: Final = {
 
 
 def margin_of(timeout_ms: int) -> float:
-    """Return how many seconds a transaction must have left for a decision."""
+    """Return how many seconds of its timeout a transaction must have left when its checkpoint is decided."""
     return min(LONGEST_MARGIN_SECONDS, timeout_ms / 4000)
 
 
 def state_from(transaction: Prepared, description: Description | None, now: float) -> HandleState | None:
     """Return a transaction's state as its coordinator knows it; None if only the partitions show it.
 
-    Only states at the transaction's own epoch are trusted. At the next one `CompleteCommit` is usually ours, but it is also
-    seen if ours was aborted by a version below 5 and the id's next owner committed.
+    Only states at the transaction's own epoch are trusted. At the next epoch, `CompleteCommit` usually means that this
+    transaction was committed. But it can also mean that EndTxn below version 5 aborted this transaction, and that the id's next
+    owner committed another.
     """
     if description is None:
         return None
@@ -268,15 +284,17 @@ _ENDINGS: Final = {
 
 
 def judge_open(state: HandleState, fates: Sequence[PartFate]) -> Whole:
-    """Judge a transaction that its coordinator calls open, and would commit: every partition has to have it open too."""
+    """Determine the state of a transaction that its coordinator reports as open. It must also be open in every partition."""
     wrong = [part for part in fates if part.fate is not Fate.OPEN]
     if not wrong:
         return Whole(state, ongoing=True)
     kinds = {part.fate for part in wrong}
     divided, pending = Fate.COMMITTED in kinds, Fate.PENDING in kinds
     outcome = Outcome.UNKNOWN if divided or kinds & {Fate.GONE, Fate.UNKNOWN, Fate.PENDING} else Outcome.LOST
-    evidence = f"{'a marker from outside committed it in part: ' * divided}{_named(wrong)}; {state.evidence}"
-    # The coordinator may have ended it since it was asked; or it was replaced, and does not know how it ended.
+    evidence = (
+        f"{'a marker of another program committed it in some partitions: ' * divided}{_named(wrong)}; {state.evidence}"
+    )
+    # The coordinator may have ended it since it answered. Or it was replaced, and does not know how the transaction ended.
     doubt = ("ongoing", outcome, _basis(wrong))
     return Whole(HandleState(outcome, evidence=evidence), True, divided, doubt, pending)
 
@@ -288,10 +306,10 @@ def with_markers(
     fates: Sequence[PartFate],
     now: float,
 ) -> Sequence[PartFate]:
-    """Search for the commit markers, unless the coordinator reports the commit.
+    """Return the fates, confirmed by the commit markers unless the coordinator reports the commit.
 
-    A partition counts as committed if no abort is listed there. Compaction removes aborted rows, and later the entry of that
-    list: then only the marker itself is evidence; if it is gone too, there is none.
+    A partition counts as committed if it lists no abort. But compaction removes aborted rows, and later the list's entry. Then
+    only the marker itself is evidence. If the marker is also gone, the fate is unknown.
     """
     if all(fate.fate is not Fate.COMMITTED for fate in fates):
         return fates
@@ -308,7 +326,7 @@ def with_markers(
 
 
 def judge_ended(transaction: Prepared, description: Description | None, fates: Sequence[PartFate], now: float) -> Whole:
-    """Judge a transaction that is not open at its coordinator, or that the coordinator does not know any more."""
+    """Determine the state of a transaction that its coordinator does not report as open, or no longer knows."""
     trusted = state_from(transaction, description, now)
     kinds = {fate.fate for fate in fates}
     known = trusted.outcome if trusted else None
@@ -319,7 +337,7 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
     def whole(outcome: Outcome, named: Iterable[PartFate], divided: bool = False) -> Whole:
         evidence = _named(named) or "no partition is known to have been written"
         if divided:
-            evidence = f"it was committed in part only: {evidence}"
+            evidence = f"it was committed only in some partitions: {evidence}"
         certain = outcome is Outcome.COMMITTED or (outcome is Outcome.LOST and known is Outcome.LOST)
         doubt = None if certain or kinds == {Fate.ABORTED} else ("ended", outcome, divided, _basis(fates))
         pending = outcome is Outcome.UNKNOWN and Fate.PENDING in kinds
@@ -343,11 +361,11 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
 
 
 def _outcome_at_next_epoch(transaction: Prepared, description: Description | None, aborted: bool) -> Outcome | None:
-    """Return the coordinator's state at the next epoch: that of ends by version 5, of time-outs, and of fencing.
+    """Return the outcome that the coordinator reports at the next epoch, or None.
 
-    It counts if a partition still has this transaction open, or lost rows of it. Below version 5 it may be the state of the
-    id's next transaction, unless the one that it describes began when ours did: then it only confirms an abort that a
-    partition shows.
+    EndTxn version 5, time-outs and fencing end a transaction at its next epoch. Below version 5, the report may be about the
+    id's next transaction, unless the reported transaction began at the same time as this one. Such a report only confirms an
+    abort that a partition shows (`aborted`). Use the outcome if a partition has this transaction open, or has lost rows of it.
     """
     ours = (transaction.producer_id, transaction.producer_epoch + 1)
     if description is None or (description.producer_id, description.producer_epoch) != ours:

@@ -1,6 +1,6 @@
-"""Prepared Kafka transactions: the facts that end one, and that later show what became of its rows.
+"""Prepared Kafka transactions: the facts with which any process can end a transaction, or find out later how it ended.
 
-A *handle* is the JSON mapping that travels to the journal. It is parsed once, when it comes in, into a `Prepared`.
+A *handle* is the JSON mapping that is stored in the journal. When the sink gets it, it parses it once, into a `Prepared`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transactional.errors import StoreError
 __all__ = ["FORMAT", "KafkaHandle", "Key", "Prepared", "parse_handle"]
 
 FORMAT: Final = 2
-"""Version of `KafkaHandle`. Format 1, of journals of earlier releases, is still read; any other is refused by name."""
+"""The version of `KafkaHandle`. Format 1, from earlier releases, can still be read; any other format is refused by name."""
 
 Key = tuple[str, int, int]
 """Transactional id, producer id and epoch."""
@@ -44,16 +44,16 @@ class KafkaHandle(TypedDict):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A handle, parsed.
+    """A parsed handle.
 
     Parameters
     ----------
     handle : KafkaHandle
-        The mapping that was parsed: the protocol knows the transaction by it.
+        The mapping that was parsed. The journal identifies the transaction by it.
     name : str
         The transactional id.
     producer_id, producer_epoch : int
-        No other transaction has both: every task initialises its id before its first row.
+        No other transaction has the same pair, because every task initializes its id before its first row.
     end_version : int
         Version of the EndTxn request that ends it.
     cluster_id : str
@@ -72,12 +72,12 @@ class Prepared:
 
     @property
     def key(self) -> Key:
-        """The transaction's identity: no other one has the same."""
+        """The transaction's identity, which is unique."""
         return self.name, self.producer_id, self.producer_epoch
 
     @property
     def ended_epoch(self) -> int:
-        """The epoch at which the coordinator shows this transaction once it has ended: EndTxn 5 raises it."""
+        """The epoch at which the coordinator reports this transaction once it has ended. EndTxn version 5 raises the epoch."""
         return self.producer_epoch + 1 if self.end_version >= 5 else self.producer_epoch
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Hanging transactions of a query: ended at their coordinator, and open in a partition for ever.
+"""Hanging transactions of a query: they have ended at their coordinator, but stay open in a partition forever.
 
-If a coordinator leaves a marker out (KAFKA-20734), the partition's readers wait. Worse, the transactional id's next
-transaction takes over the rows that hang: aborted rows become readable with its commit. So they are ended before any task
-starts.
+If a coordinator leaves out a marker (KAFKA-20734), the partition's readers are stuck. Worse, the hanging rows become part of
+the transactional id's next transaction: when it commits, aborted rows become readable. So hanging transactions are ended before
+any task starts.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class _Hanging:
 
     def __str__(self) -> str:
         return (
-            f"{self.name} (producer {self.description.producer_id}, epoch {self.opened.epoch}) has ended, and "
-            f"{self.partition.topic} [{self.partition.number}] has it open from offset {self.opened.start}"
+            f"{self.name} (producer {self.description.producer_id}, epoch {self.opened.epoch}) has ended, but "
+            f"{self.partition.topic} [{self.partition.number}] still has it open from offset {self.opened.start}"
         )
 
 
 def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefix: str, known: Collection[Key]) -> int:
-    """Find transactions under a prefix that hang in a topic, write the missing markers, and return how many it wrote.
+    """Find a prefix's transactions that hang in a topic, write their missing markers, and return how many were written.
 
-    If no reader is held back, as nearly always, this costs two questions for offsets. One that hangs has to be seen twice, a
-    pause apart: a leader that was paused, and replaced, shows what has ended long ago. One whose markers are still being
-    written is waited for: they may be left out yet.
+    Usually no reader is stuck, and this costs only two requests for offsets. A hanging transaction must be seen twice, one
+    second apart, because a leader that was paused and replaced may show transactions that ended long ago. If a transaction's
+    markers are still being written, the function waits, because they may still be left out.
     """
     second = SecondLook(admin.clock)
     written = 0
@@ -78,21 +78,21 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
     if ended is None:
         raise refused or RetriableError(
             "KAFKA_TIMEOUT",
-            reason=f"the brokers' answers about transactions in {topic} kept changing, or some did not end",
+            reason=f"the brokers' answers about transactions in {topic} kept changing, or some transactions did not end",
         )
     return ended
 
 
 def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -> StoreError | None:
-    """Write the marker of a hanging transaction; return the leader's refusal if a newer process was there."""
+    """Write the marker of a hanging transaction. Return an error if the leader knows a newer epoch or coordinator."""
     version = admin.end_txn_version()
     above = transaction.description.producer_epoch - transaction.opened.epoch
     commit = ENDED.get(transaction.description.state)
     if commit is None or above not in (0, 1) or (commit and above and version < 5):
         raise _stopped(
             transaction,
-            "its coordinator does not know any more how it ended. A new transactionalIdPrefix lets the query continue, "
-            "and an administrator who knows how it ended can write the marker",
+            "its coordinator no longer knows how it ended. With a new transactionalIdPrefix, the query can continue. "
+            "An administrator who knows how the transaction ended can write the marker",
         )
     code = partitions.write_marker(
         transaction.partition,
@@ -117,7 +117,7 @@ def _stopped(transaction: _Hanging, reason: str) -> StoreError:
 def _find(
     admin: KafkaAdmin, partitions: PartitionAdmin, held: Collection[Partition], prefix: str, known: Collection[Key]
 ) -> tuple[list[_Hanging], bool]:
-    """Return what hangs, and whether any transaction is still ending."""
+    """Return the hanging transactions, and whether markers of any transaction are still being written."""
     opened = partitions.open_transactions(held)
     strange = {(producer, record.epoch) for producers in opened.values() for producer, record in producers.items()}
     strange -= {(producer, epoch) for _, producer, epoch in known}
@@ -129,7 +129,7 @@ def _find(
         record.producer_id: (name, record) for name, record in ours.items() if record.state not in BUSY
     }
     ending = any(record.ending for record in ours.values())
-    # Asked once more: one that is still open after its coordinator finished with it hangs.
+    # Ask the leaders again: a transaction that is still open after its coordinator has finished with it hangs.
     suspects = [partition for partition, producers in opened.items() if set(producers) & set(ended)]
     hanging = [
         _Hanging(partition, *ended[producer], record)

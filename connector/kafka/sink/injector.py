@@ -1,4 +1,4 @@
-"""Barriers for a topic that no query writes: marks at where it ends, one every few seconds."""
+"""Write barriers for a topic that no query writes: a mark of the topic's end, every few seconds."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ if TYPE_CHECKING:
 __all__ = ["Injector", "inject_barriers"]
 
 PREFIX: Final = "barrier-inject."
-"""Of the transactional id: the barrier topic's name follows."""
+"""The prefix of the injector's transactional id. The barrier topic's name follows."""
 
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 
 SECONDS: Final = 30.0
-"""Of each question and each write."""
+"""Time limit of each request and of each write."""
 
 log = logging.getLogger(__name__)
 
 
 class Injector:
-    """Writes marks of a topic to a barrier topic. The newest injector of a barrier topic fences all others.
+    """A context manager that writes marks of a topic to a barrier topic.
 
-    The topic is an origin: its barriers are numbered, and each mark is where one ends. A context manager.
+    The topic is an origin. Its barriers are numbered, and each mark says where a barrier is in the topic. The newest injector
+    of a barrier topic fences all others.
 
     Parameters
     ----------
     config : ClientConfig
     topic : str
+        The topic whose ends are marked.
     barrier_topic : str
+        The topic that gets the marks.
     clock : Clock, optional
     """
 
@@ -60,9 +63,9 @@ class Injector:
         self._next = 1
 
     def __enter__(self) -> Injector:
-        """Check the topics, fence the injector before, and find where it has ended."""
+        """Check the topics, fence the previous injector, and read its last mark."""
         if self._topic == self._barrier_topic:
-            expectation = "another topic than the one that is marked: consumers would read the marks as rows"
+            expectation = "a topic other than the one that is marked, because consumers would read the marks as rows"
             raise OptionError(
                 "INVALID_OPTION",
                 owner="barrier inject",
@@ -81,7 +84,7 @@ class Injector:
             self._newest = newest_mark(self._config.for_librdkafka(), self._barrier_topic)
             if self._newest is None:
                 place = Partition(self._barrier_topic, 0)
-                # No barrier's number was higher than where the topic ends, as each has taken an offset.
+                # No earlier barrier's number was above the barrier topic's end offset, because each took an offset.
                 self._next = self._admin.end_offsets([place], {place.topic: barriers})[place][0] + 1
             else:
                 there = self._newest.checkpoint
@@ -104,9 +107,9 @@ class Injector:
         return producer
 
     def inject(self) -> Mark | None:
-        """Write a mark at where the topic ends now; None if nothing was written since the one before."""
+        """Write a mark at the topic's current end, and return it; None if nothing was written since the last mark."""
         if self._admin is None or self._producer is None:
-            raise ValueError("the injector is not entered")
+            raise ValueError("the injector was not entered: use it in a with statement")
         before = self._newest
         ids, ends = stable_ends(self._topic, self._admin, before, Deadline(SECONDS, self._clock))
         self._check(ids)
@@ -133,7 +136,7 @@ class Injector:
         return mark
 
     def _check(self, ids: Mapping[str, str]) -> None:
-        """Check that these are marks of the topic that is there now."""
+        """Check that a mark's topic ids are those of the topic that exists now."""
         if ids.get(self._topic) != self._identity:
             other, now = (f"{self._topic} with the id {each}" for each in (ids.get(self._topic), self._identity))
             raise self._taken(other, now)
@@ -143,7 +146,7 @@ class Injector:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Raise the client's errors as ours."""
+        """Convert the client's errors into errors of this connector."""
         from confluent_kafka import KafkaException
 
         try:
@@ -220,12 +223,12 @@ def inject_barriers(
             try:
                 mark = injector.inject()
             except RetriableError as problem:
-                log.warning("No barrier was written to %s; the next interval tries again: %s", barrier_topic, problem)
+                log.warning("No barrier was written to %s (retry at the next interval): %s", barrier_topic, problem)
                 continue
             if mark is not None:
                 written += 1
                 log.info(
-                    "barrier %d of %s written: %d offsets since the last one",
+                    "barrier %d of %s written: %d offsets since the last barrier",
                     mark.checkpoint.checkpoint,
                     topic,
                     mark.checkpoint.rows,

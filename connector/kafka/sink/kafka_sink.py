@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 __all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction"]
 
 MOST_NAMED: Final = 100
-"""Partitions whose offsets a checkpoint records in the journal, at most."""
+"""The largest number of partitions whose offsets a checkpoint records in the journal."""
 
 COMMITTED: Final = ("PrepareCommit", "CompleteCommit")
-"""States of a committed transaction, until its id is used again."""
+"""Coordinator states of a committed transaction, until its id is used again."""
 
 
 class KafkaSink(
@@ -95,7 +95,7 @@ class KafkaSink(
     Raises
     ------
     OptionError
-        Offline: unknown, forbidden or missing options, wrong columns.
+        An option is unknown, forbidden or missing, or a column is wrong. This is checked without a connection.
     """
 
     maxPrepared = MAX_PREPARED
@@ -112,7 +112,7 @@ class KafkaSink(
         self._admin: KafkaAdmin | None = None
         self._kept_ender: TransactionEnder | None = None
         self._warm: KafkaTransaction | None = None
-        self._late = 0  # initialisations of earlier runs without an answer: each may still arrive
+        self._late = 0  # unanswered initializations by earlier runs: each may still arrive
 
     @classmethod
     def name(cls) -> str:
@@ -121,21 +121,21 @@ class KafkaSink(
 
     @property
     def client(self) -> ClientConfig:
-        """The configuration of its clients."""
+        """The configuration of the sink's Kafka clients."""
         return self._settings.client
 
     @property
     def topic(self) -> str | None:
-        """The topic of all rows; None if a column names it."""
+        """The topic of all rows; None if a column names each row's topic."""
         return self._settings.topic
 
     @property
     def timeout_ms(self) -> int | None:
-        """The transactions' timeout, in milliseconds, if the user has set it."""
+        """The transactions' timeout in milliseconds; None if the user has not set it."""
         return self._settings.timeout_ms
 
     def close(self) -> None:
-        """Let go of connections that are not a transaction's."""
+        """Release the connections that do not belong to a transaction."""
         self._drop(self._warm)
         self._warm = None
         if self._admin is not None:
@@ -145,12 +145,12 @@ class KafkaSink(
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def warmUp(self, context: TransactionContext) -> None:
-        """Choose an id, and connect a producer that is not initialised yet: brokers do not see it."""
+        """Choose a transactional id, and connect a producer. It is not initialized yet, so brokers do not see it."""
         if self._settings.exactly_once:
             self._warm = connect(self._settings, self._connect(), context, WARM_UP_SECONDS)
 
     def beginTransaction(self, context: TransactionContext) -> KafkaTransaction:
-        """Open a transaction under the first free transactional id of the task's partition id."""
+        """Open a transaction with a free transactional id of the task's partition id."""
         if not self._settings.exactly_once:
             return begin_at_least_once(self._settings)
         transaction, self._warm = self._warm, None
@@ -165,36 +165,36 @@ class KafkaSink(
         transaction.rows += batch.num_rows
 
     def _check_named_topic(self, topic: str) -> None:
-        """Refuse a topic of the column that does not exist: a misspelt name would be a new topic where brokers create them."""
+        """Refuse a row's topic that does not exist. Otherwise brokers might create a topic for a misspelled name."""
         if not self._settings.creates_topics and topic not in self._driver_admin().topics([topic], ()):
             raise StoreError("UNKNOWN_TOPIC", option="topic", topic=topic)
 
     def preCommit(self, transaction: KafkaTransaction) -> KafkaHandle | None:
-        """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer."""
+        """Wait until every row is delivered, drop the producer, and return a handle with the facts that a commit needs."""
         return prepare(transaction, _producer_of(transaction), self._clock)
 
     def rollback(self, transaction: KafkaTransaction) -> None:
-        """Abort what was written, as far as that is quick; the next sweep does the rest."""
+        """Abort the transaction if that takes at most a few seconds. Otherwise the next sweep aborts it."""
         roll_back(transaction)
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
     @classmethod
     def ofOptions(cls, options: Options) -> KafkaSink:
-        """Return a sink of rows with the columns that the options ask for."""
+        """Return a sink for rows with the columns that these options need."""
         import pyarrow as pa
 
         columns = [("key", pa.binary()), ("value", pa.binary())]
         return cls(options, pa.schema(columns if "topic" in options else [*columns, ("topic", pa.string())]))
 
     def checkStart(self, prefix: str | None) -> None:
-        """Check brokers, topic, timeout and rights, including those on the id that the run will initialise."""
+        """Check brokers, topic, timeout and rights, including the right to the id that the run will initialize."""
         self.identify()
         if prefix is not None and self._settings.exactly_once:
             self._driver_admin().check_write(run_id(prefix))
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
-        """Look at the brokers' release, the timeout, the prefix, and how safely the topic keeps its rows."""
+        """Check the brokers' release, the timeout, the prefix, and how safely the topic keeps its rows."""
         admin = self._driver_admin()
         yield good("brokers", self.client.bootstrap_servers)
         if prefix is None:
@@ -214,17 +214,17 @@ class KafkaSink(
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the topics of the partitions that have rows."""
+        """Return the topics that got rows, as pairs of OpenLineage namespace and name."""
         if "kafka.bootstrap.servers" not in options:
             return []
         namespace = lineage_namespace(options["kafka.bootstrap.servers"])
         return {(namespace, partition.rpartition("-")[0]) for partition in output}
 
     def identify(self) -> Mapping[str, str]:
-        """Check brokers, topic, timeout and rights; return cluster and topic id."""
+        """Check brokers, topic, timeout and rights. Return the cluster's id, and the topic's name and id."""
         client = self._settings.client
         client.warn_of_ignored()
-        # First by librdkafka, which gives the reason of a failure, and with which the tasks will write.
+        # Check with librdkafka first: it gives the reason of a failure, and the tasks will write with it.
         check_brokers(client)
         admin = self._driver_admin()
         identity = {"cluster": admin.cluster_id()}
@@ -235,7 +235,7 @@ class KafkaSink(
                 raise OptionError("UNKNOWN_TOPIC", option="topic", topic=topic)
             info.check_rights(topic, "WRITE")
             if self._settings.exactly_once:
-                # There is no other way to learn how a transaction ended whose id was initialised again.
+                # If a transaction's id was initialized again, only the topic itself shows how the transaction ended.
                 info.check_rights(topic, "READ")
             identity.update(topic=topic, topicId=info.topic_id)
         if self._settings.barrier_topic is not None:
@@ -246,20 +246,21 @@ class KafkaSink(
             self._check_timeout(admin)
             timeout_ms = timeout_of(self._settings.timeout_ms, admin)
             settings = {"transactional.id": run_id(self._prefix()), "transaction.timeout.ms": timeout_ms}
-        # The client refuses wrong settings when it is made. This one is never initialised, so brokers don't see it.
+        # A client refuses wrong settings when it is made. This client is never initialized, so brokers don't see it.
         make_producer(self._settings, KafkaTransaction(None, timeout_ms), settings)
         return identity
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that ``<prefix>.run`` was not initialised since the newest run, and that no commit is missing in the journal.
+        """Check that ``<prefix>.run`` was not initialized since the newest run, and that no commit is missing in the journal.
 
-        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms): then it proves nothing. Before
-        the first run only a prefix that is the query's own id proves something: another one may be a former query's.
+        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms). Then the check proves nothing.
+        Before the first run, it proves something only if the prefix is the query's id, because any other prefix may have
+        belonged to a former query.
         """
         return self._looking_twice(lambda: self._compare(history)) if self._settings.exactly_once else {}
 
     def _looking_twice(self, check: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Make a check that fails once more after a pause: a coordinator that was replaced may have answered."""
+        """If a check fails, repeat it once after a pause, because a coordinator that was replaced may have answered."""
         try:
             return check()
         except (LocationError, FencedError):
@@ -274,12 +275,12 @@ class KafkaSink(
         run = described.pop(name, None)
         begins = history.binding and not history.position and not history.mark
         if begins and run is not None and prefix == history.queryId:
-            raise PutBackError("LOCATION_PUT_BACK", evidence=f"{name} was initialised by a run of the query")
+            raise PutBackError("LOCATION_PUT_BACK", evidence=f"{name} was initialized by a run of the query")
         marks = (history.mark, *history.late) if history.binding and history.mark else ()
         self._late = sum(mark.get("unanswered", 0) for mark in history.late)
         if marks and run is not None and not any(_is_marked(run, mark, self._late) for mark in marks):
             now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
-            evidence = f"{name} was initialised after the newest run ({dict(marks[0])} then, {now} now)"
+            evidence = f"{name} was initialized after the newest run ({dict(marks[0])} then, {now} now)"
             raise PutBackError("LOCATION_PUT_BACK", evidence=evidence)
         newest = max(described, key=lambda candidate: described[candidate].started_ms, default="")
         began = described[newest].started_ms if newest else 0
@@ -290,18 +291,18 @@ class KafkaSink(
         return {"committed": began}
 
     def stamp(self, handles: Sequence[KafkaHandle]) -> int:
-        """Return when the newest of them began, by its coordinator's clock, in milliseconds since 1970."""
+        """Return when the newest of the transactions began, by its coordinator's clock, in milliseconds since 1970."""
         return _began(handles)
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Initialise ``<prefix>.run``, or check that no other program did since."""
+        """Initialize ``<prefix>.run``. If `mark` is given, only check that no other program has initialized it since."""
         if not self._settings.exactly_once:
             return {}
         admin, name = self._driver_admin(), run_id(self._prefix())
         if mark:
             return self._looking_twice(partial(self._guarded, mark))
         made = admin.init_producer_id(name, timeout_of(self._settings.timeout_ms, admin))
-        admin.describe([name])  # refused if this user may not: lists would leave out the query's transactions
+        admin.describe([name])  # raises if this user lacks the right: lists would omit the query's transactions
         mark = {"producerId": made.producer_id, "epoch": made.producer_epoch}
         late = {"unanswered": made.unanswered, "late": made.unanswered + self._late}
         return {**mark, **late} if late["late"] else mark
@@ -309,45 +310,48 @@ class KafkaSink(
     def _guarded(self, mark: RunMark) -> RunMark:
         admin, name = self._driver_admin(), run_id(self._prefix())
         description = admin.describe([name]).get(name)
-        # Forgotten after 7 days without a run (transactional.id.expiration.ms): it was not taken. A process that only
-        # knows this mark would take a new initialisation for another query's.
+        # If the id is not known, it was forgotten after 7 days without a run (transactional.id.expiration.ms), and no one
+        # took it. Don't initialize it again: a process that only knows this mark would mistake that for another query.
         if description is None or _is_marked(description, mark, mark.get("late", 0)):
             return mark
         raise FencedError(
             "PREFIX_TAKEN",
             prefix=self._prefix(),
-            reason=f"{name} was at epoch {mark['epoch']}, and is now at {description.producer_epoch}",
+            reason=f"{name} was at epoch {mark['epoch']}, but is now at epoch {description.producer_epoch}",
         )
 
     def lifetime(self) -> float | None:
-        """Return the transaction timeout, in seconds."""
+        """Return the transaction timeout, in seconds; None with at-least-once."""
         return (
             timeout_of(self._settings.timeout_ms, self._driver_admin()) / 1000 if self._settings.exactly_once else None
         )
 
     def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
-        """Return the ids of topics that have rows of the transactions, in the form that a source's offsets keep."""
+        """Return the ids of the topics that the transactions wrote to, in the form that a source's offsets keep."""
         return {short_id(part.topic_id) for handle in handles for part in parse_handle(handle).written}
 
     def output(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return per partition an offset before which all of the checkpoint's rows are; if they are many, only their number."""
+        """Return, for each partition, an offset before which all of the checkpoint's rows are.
+
+        If the checkpoint has rows in more than 100 partitions, return only the number of partitions.
+        """
         ends = _ends_of(handles)
         if len(ends) <= MOST_NAMED:
             return {name: ends[partition] for name, partition in sorted((str(each), each) for each in ends)}
         return {"partitions": len(ends)}
 
     def commit(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> None:
-        """Commit all of them, now or earlier."""
+        """Commit all transactions that are not committed yet."""
         lost = self._ender().commit(_parsed(handles), self._commit_deadline()) if handles else []
         if lost:
             raise transactions_lost(
-                lost, "they were aborted by their timeout, by another user of their ids, or by a marker from outside"
+                lost, "they were aborted by their timeout, by another user of their ids, or by another program's marker"
             )
 
     def ensureVisible(
         self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint
     ) -> Sequence[Mapping[str, Any]]:
-        """Wait until each written partition shows the rows; write the markers that a coordinator has left out."""
+        """Wait until each written partition shows the rows to readers. Write markers that a coordinator has left out."""
         return self._ender().ensure_readable(_parsed(handles), self._commit_deadline()) if handles else ()
 
     @property
@@ -363,17 +367,17 @@ class KafkaSink(
             marks.publish(mark, topic, _ends_of(handles), self._driver_admin(), confirm, self._commit_deadline())
 
     def abort(self, handles: Sequence[KafkaHandle]) -> Sequence[KafkaHandle]:
-        """Abort and fence all of them; return those found committed."""
+        """Abort and fence all transactions. Return those that turn out to be committed."""
         if not handles:
             return []
         return [prepared.handle for prepared in self._ender().abort(_parsed(handles), self._commit_deadline())]
 
     def inspect(self, handles: Sequence[KafkaHandle]) -> Sequence[HandleState]:
-        """Look at all of them with one question to each coordinator, and one to each leader of their partitions."""
+        """Return the transactions' states, with one request to each coordinator and one to each partition leader."""
         return self._ender().look(_parsed(handles)) if handles else []
 
     def sweep(self, known: Sequence[KafkaHandle], before: Cutoff) -> int:
-        """Abort open transactions under our prefix, whole ids compared, except those that `known` names."""
+        """Abort open transactions with exactly our prefix, except those that `known` names, and end hanging ones."""
         admin = self._driver_admin()
         ours = self._ours(admin, ["Ongoing"])
         excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
@@ -391,7 +395,7 @@ class KafkaSink(
         return ended
 
     def _ours(self, admin: KafkaAdmin, states: Sequence[str]) -> list[str]:
-        """Return the ids of our tasks' transactions in these states, whole ids compared."""
+        """Return the transactional ids with exactly our prefix that are in these states."""
         return ids_under(self._prefix(), admin.transactional_ids(states))
 
     # -- shared -----------------------------------------------------------------------------------------------------
@@ -410,7 +414,7 @@ class KafkaSink(
         return self._admin
 
     def _ender(self) -> TransactionEnder:
-        if self._kept_ender is None:  # one commit of a checkpoint is a call for each of its micro-batches
+        if self._kept_ender is None:  # to commit a checkpoint takes one call for each of its micro-batches
             admin = self._driver_admin()
             self._kept_ender = TransactionEnder(admin, admin.cluster_id())
         return self._kept_ender
@@ -435,12 +439,12 @@ class KafkaSink(
 
 def _producer_of(transaction: KafkaTransaction) -> Any:
     if transaction.producer is None:
-        raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{transaction.name} is prepared or rolled back already")
+        raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{transaction.name} was already prepared or rolled back")
     return transaction.producer
 
 
 def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
-    """Return per partition an offset before which all rows of the transactions are."""
+    """Return, for each partition, an offset before which all rows of the transactions are."""
     ends: dict[Partition, int] = {}
     for part in (part for handle in handles for part in parse_handle(handle).written):
         ends[part.partition] = max(part.offset, ends.get(part.partition, 0))
@@ -448,7 +452,7 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
 
 
 def _is_marked(run: Description, mark: RunMark, late: int) -> bool:
-    """Return whether only the query's own requests have initialised its id since a mark: `late` ones may have come late."""
+    """Return whether only the query's own requests, up to `late` of them, have initialized its run id since a mark."""
     return bool(run.producer_id == mark["producerId"] and 0 <= run.producer_epoch - mark["epoch"] <= late)
 
 

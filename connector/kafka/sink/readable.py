@@ -1,9 +1,9 @@
-"""From committed to *readable*: wait until every partition shows a committed transaction's rows.
+"""Wait until committed transactions are *readable*: every partition shows their rows.
 
-The answer NONE to EndTxn means that the coordinator has decided. Usually the markers follow within milliseconds. They come
-late if a partition has no leader; a broker can leave one out for ever (KAFKA-20734: 4.3.0 and 4.3.1, partitions that had no
-leader at that moment), and then every `read_committed` reader of the partition waits; and a marker from outside may have
-aborted a part before, which the coordinator does not know.
+The answer NONE to EndTxn means only that the coordinator has decided. Usually the markers follow within milliseconds. If a
+partition has no leader, its marker is late. A broker can also leave out a marker forever (KAFKA-20734: 4.3.0 and 4.3.1,
+partitions that had no leader at that moment). Then every `read_committed` reader of the partition is stuck. Or another
+program's marker has already aborted the transaction in a partition, and the coordinator does not know.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["ensure_readable"]
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
-"""Pauses between looks: markers usually follow within 5 ms, or 200 ms in 200 partitions of one broker."""
+"""First and longest pause between checks. Markers usually follow within 5 ms, or 200 ms in 200 partitions of one broker."""
 
 PATIENCE_SECONDS: Final = 0.1
-"""How long to wait for markers before asking the leaders what holds readers back. Leaders describe all of their producers:
-10 to 20 ms for hundreds. If other queries write to the same partitions, their open transactions hold back every checkpoint."""
+"""How long to wait for markers before asking the leaders what blocks readers. Leaders describe all of their producers, which
+takes 10 to 20 ms for hundreds. Open transactions of other queries in the same partitions delay every checkpoint."""
 
 
 def ensure_readable(
@@ -45,7 +45,11 @@ def ensure_readable(
     alone: Sequence[Prepared],
     deadline: Deadline,
 ) -> list[dict[str, Any]]:
-    """Wait until `read_committed` readers see every row of committed transactions; write markers that were left out."""
+    """Wait until `read_committed` readers see every row of committed transactions.
+
+    Write markers that were left out, and return a record of each. `together` are transactions that a single check found open,
+    `alone` are the others.
+    """
     admin.limit = deadline
     try:
         return _Wait(admin, partitions, deadline, together, alone).until_readable()
@@ -54,7 +58,7 @@ def ensure_readable(
 
 
 class _Wait:
-    """Committed transactions whose rows can't all be read yet."""
+    """Waits for committed transactions whose rows can't all be read yet."""
 
     def __init__(
         self,
@@ -81,17 +85,17 @@ class _Wait:
         return [*self._together, *self._alone]
 
     def until_readable(self) -> list[dict[str, Any]]:
-        """Return what had to be repaired, once all rows can be read; see `ensure_readable`."""
+        """Wait until all rows can be read, and return a record of each marker that had to be written."""
         retrier = backing_off(self._deadline, self._admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         if retrier(self._look) is None:
             if self._refused is not None:
                 raise self._refused
             parts = [fate.part for transaction in self._waiting for fate in self._open_parts(transaction)]
-            raise markers_pending(self._waiting, parts, "are committed, and readers can't see their rows yet")
+            raise markers_pending(self._waiting, parts, "are committed, but readers can't see their rows yet")
         return self._repaired
 
     def _look(self) -> bool | None:
-        """Look once, and repair what no broker ends by itself; None if rows are left that can't be read."""
+        """Check once, and write markers that no broker will write. Return None if some rows can't be read yet."""
         ask = self._patience.passed()
         for transaction, fates in [
             *zip(
@@ -108,14 +112,14 @@ class _Wait:
         if not self._waiting:
             return True
         if ask:
-            # Asked before the partitions were: the coordinator has written all markers that it ever writes.
+            # The coordinator answered before the partitions did, so it had already written every marker that it ever writes.
             for transaction in self._waiting:
                 self._repair(transaction, self._complete.get(transaction.key))
             self._complete = self._completed(self._waiting)
         return None
 
     def _still_open(self, transactions: Sequence[Prepared]) -> list[Prepared]:
-        """Return the transactions that have open partitions, with these only."""
+        """Return the transactions that are open in some partition, each with only these partitions."""
         return [
             replace(transaction, written=tuple(fate.part for fate in fates))
             for transaction in transactions
@@ -123,7 +127,7 @@ class _Wait:
         ]
 
     def _open_parts(self, transaction: Prepared) -> list[PartFate]:
-        """Return the partitions of which it is not known yet how the transaction ended there."""
+        """Return the fates in the partitions where it is not known yet how the transaction ended."""
         fates = self._seen[transaction.key].values()
         return [fate for fate in fates if fate.fate in (Fate.OPEN, Fate.PENDING) or self._doubts(transaction.key, fate)]
 
@@ -131,7 +135,7 @@ class _Wait:
         return fate.doubtful and (key, fate.part.partition) not in self._sure
 
     def _confirm(self, key: Key, fates: Sequence[PartFate]) -> None:
-        """Remember which of these doubtful fates were seen a second time."""
+        """Remember which of these doubtful fates a second check has confirmed."""
         for fate in fates:
             what = key, fate.part.partition
             if fate.doubtful and self._second.confirms(what, (fate.fate, fate.leader_epoch)):
@@ -156,7 +160,7 @@ class _Wait:
         if whole:
             raise transactions_lost(
                 whole,
-                "markers from outside had aborted them before they were committed (`kafka-transactions.sh abort`?)",
+                "another program's markers had aborted them before they were committed (`kafka-transactions.sh abort`?)",
             )
 
     def _completed(self, transactions: Sequence[Prepared]) -> dict[Key, Description]:
@@ -170,7 +174,10 @@ class _Wait:
         }
 
     def _repair(self, transaction: Prepared, description: Description | None) -> None:
-        """Write markers that hang in two looks, a pause apart, of the same leader, after the coordinator was done."""
+        """Write a missing marker if two checks, one second apart, found the transaction open at the same leader.
+
+        Both checks must come after the coordinator has finished with the transaction.
+        """
         for fate in self._open_parts(transaction):
             if fate.fate is not Fate.OPEN or fate.opened is None:
                 continue
@@ -180,13 +187,13 @@ class _Wait:
                 continue
             if not self._second.confirms(hanging, (fate.opened, fate.leader_epoch)):
                 continue
-            what = f"{transaction} is committed, and {fate.part} has it open from offset {fate.opened.start}"
+            what = f"{transaction} is committed, but {fate.part} still has it open from offset {fate.opened.start}"
             proof, version = self._proof(transaction, description)
             if not proof:
                 reason = (
-                    f"its coordinator does not prove the commit any more ({description.state} of producer "
-                    f"{description.producer_id} at epoch {description.producer_epoch}); `barrier "
-                    "resolve LOCATION` settles it by decision"
+                    f"its coordinator no longer proves the commit ({description.state} of producer "
+                    f"{description.producer_id} at epoch {description.producer_epoch}). With `barrier "
+                    "resolve LOCATION`, you can decide the outcome"
                 )
                 raise skipped_marker(what, reason, transaction.name, fate.part.partition, fate.opened)
             code = self._partitions.write_marker(
@@ -219,13 +226,13 @@ class _Wait:
             )
 
     def _proof(self, transaction: Prepared, description: Description) -> tuple[str, int]:
-        """Return how the commit is known, empty if it is not, and the version of EndTxn that made it."""
+        """Return the proof of the commit (empty if there is none), and the version of EndTxn that committed."""
         if (description.state, description.producer_id) == ("CompleteCommit", transaction.producer_id):
             proof = f"coordinator: {description.state} at epoch {description.producer_epoch}"
             if description.producer_epoch == transaction.ended_epoch:
                 return proof, transaction.end_version
             if description.producer_epoch == transaction.producer_epoch:
-                return proof, 4  # committed by another program, by a version that leaves the epoch
+                return proof, 4  # another program committed it, with a version that does not raise the epoch
         for fate in self._seen[transaction.key].values():
             if fate.fate is Fate.COMMITTED:
                 return fate.evidence, transaction.end_version

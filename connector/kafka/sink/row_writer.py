@@ -1,4 +1,4 @@
-"""Arrow batches into librdkafka: the columns that a sink takes, and how their rows get into the producer's queue."""
+"""Write Arrow batches to librdkafka: the columns that the sink accepts, and how rows get into the producer's queue."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ COLUMNS: Final[Mapping[str, str]] = {
     "topic": "string",
     "partition": "int",
 }
-"""The columns that a sink takes, as Spark's Kafka sink does → their types as Spark names them."""
+"""The columns that the sink accepts (the same as Spark's Kafka sink) → Spark's names of their types."""
 
 CHUNK_ROWS: Final = 10_000
-"""Rows handed to librdkafka at once: large enough for its batch call, small beside its queue of 100,000."""
+"""The largest number of rows per call of librdkafka: enough for its batch call, but few compared to its queue of 100,000."""
 
 CHUNK_BYTES: Final = 32 << 20
-"""Rows are copied into Python objects and into librdkafka: this bounds the copies."""
+"""The largest number of bytes per call. Rows are copied into Python objects and into librdkafka; this limits the copies."""
 
 QUEUED_BYTES: Final = 256 << 20
-"""Bytes queued since the queue was last empty, after which to wait until it is. Lower if the user's buffer.memory is."""
+"""When this many bytes were queued since the queue was last empty, wait until it is empty. A lower buffer.memory of the user
+replaces this limit."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
-"""librdkafka's queue.buffering.max.messages."""
+"""librdkafka's default of queue.buffering.max.messages."""
 
 LARGEST_PARTITION: Final = 2**31 - 1
 
@@ -53,14 +54,14 @@ POLL_SECONDS: Final = 0.02
 
 
 def check_columns(schema: pa.Schema, topic: str | None) -> None:
-    """Check the rows' columns, offline."""
+    """Check the names and types of the rows' columns, without a connection."""
     names = schema.names
     unknown = [name for name in names if name not in COLUMNS]
     if "value" not in names:
         raise OptionError(
             "COLUMNS_MISMATCH",
             owner="2pc-kafka",
-            reason=f"the column value is missing; there is {', '.join(names) or 'no column'} (for JSON: "
+            reason=f"the column value is missing; the query has {', '.join(names) or 'no column'} (for JSON: "
             "df.selectExpr('to_json(struct(*)) AS value'))",
             column="value",
             columns=list(names),
@@ -70,7 +71,7 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         raise OptionError(
             "COLUMNS_MISMATCH",
             owner="2pc-kafka",
-            reason=f"it can't write {', '.join(wrong)}: it accepts {', '.join(COLUMNS)}, each once",
+            reason=f"the sink can't write {', '.join(wrong)}: it accepts {', '.join(COLUMNS)}, each once",
             columns=wrong,
         )
     for field in schema:
@@ -93,14 +94,14 @@ class RowWriter:
     ----------
     schema : pyarrow.Schema
     topic : str or None
-        Topic of all rows; None takes each row's from its column.
+        The topic of all rows; None if a column names each row's topic.
     queue_rows : int
-        The producer's queue.buffering.max.messages; 0 is no limit.
+        The producer's queue.buffering.max.messages; 0 means no limit.
     queue_bytes : int
-        Bytes queued since the queue was last empty, after which to wait until it is.
+        When this many bytes were queued since the queue was last empty, wait until it is empty.
     check_topic : Callable[[str], None], optional
-        Called with each topic that a row names, before the first of its rows is queued: a producer's first question for a
-        topic makes brokers create it.
+        Called once with each topic that a row names, before a row for it is queued, because a producer's first request for a
+        topic can make brokers create it.
     """
 
     def __init__(
@@ -121,11 +122,11 @@ class RowWriter:
         self._bytes_since_empty = 0
 
     def write(self, producer: Producer | ArrowProducer, batch: pa.RecordBatch, deliveries: Deliveries) -> None:
-        """Queue a batch's rows; returns before they are delivered."""
+        """Queue a batch's rows, and return before they are delivered."""
         for chunk in self._chunks(batch):
             self._make_room(producer, chunk, deliveries)
             if isinstance(producer, ArrowProducer):
-                from connector.kafka.sink.arrow_rows import queue_rows  # numpy: only tasks need it
+                from connector.kafka.sink.arrow_rows import queue_rows  # imports numpy, which only tasks need
 
                 queue_rows(producer, chunk, self._topic, deliveries, self._check_new)
             else:
@@ -160,7 +161,7 @@ class RowWriter:
             yield batch.slice(start, rows)
 
     def _make_room(self, producer: Producer | ArrowProducer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
-        # A full queue drops rows out of the middle of a batch call, and so breaks their order.
+        # If the queue is full, a batch call drops rows from the middle of the batch, which breaks their order.
         room = self._queue_rows - chunk.num_rows
         while len(producer) > room:
             serve(lambda: producer.poll(POLL_SECONDS), deliveries)
@@ -189,7 +190,7 @@ class RowWriter:
             raise_cause(problem.args[0], producer, deliveries)
             raise write_error(problem.args[0], topic, None, 0) from None
         if queued < len(messages):
-            # A producer that has failed for good takes no row, and raises nothing here.
+            # A producer that has failed permanently accepts no rows, and raises nothing here.
             serve(lambda: producer.poll(0), deliveries)
             deliveries.check()
             refused = next((m for m in messages if "_error" in m), None)
@@ -257,7 +258,7 @@ def _as_bytes(chunk: pa.RecordBatch, name: str) -> list[bytes | None]:
     import pyarrow as pa
 
     column = chunk.column(name)
-    # Between string and binary only the type changes: their bytes are not copied.
+    # A cast between string and binary only changes the type: the bytes are not copied.
     kind = pa.large_binary() if column.type in (pa.large_string(), pa.large_binary()) else pa.binary()
     rows: list[bytes | None] = column.cast(kind).to_pylist()
     return rows
@@ -268,15 +269,15 @@ def _text(value: Any) -> str:
 
 
 def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
-    """Return a row's headers as the client takes them. Kafka has no header without a key; Spark's own sink fails, too."""
+    """Return a row's headers in the client's form. Refuse a header without a key, which Kafka does not allow."""
     for number, header in enumerate(headers):
         if header is None or header["key"] is None:
             size = len(row["value"] or b"") + len(row["key"] or b"")
             raise RowRefusedError(
                 "ROW_REFUSED",
                 owner="2pc-kafka",
-                reason=f"{size} bytes for {topic} have a header whose key is null (number {number} in the column "
-                "headers, counted from 0), which Kafka does not allow; leave it out: filter(headers, h -> h.key IS "
+                reason=f"it has {size} bytes for {topic}, and a header whose key is null (number {number} in the column "
+                "headers, counted from 0), which Kafka does not allow. Remove such headers: filter(headers, h -> h.key IS "
                 "NOT NULL)",
                 topic=topic,
                 header=number,
@@ -286,8 +287,8 @@ def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list
             raise RowRefusedError(
                 "ROW_REFUSED",
                 owner="2pc-kafka",
-                reason=f"a row for {topic} has a header whose key has a zero byte (number {number} in the column headers, "
-                "counted from 0), and the client would cut the key there",
+                reason=f"it is for {topic}, and has a header whose key contains a zero byte (number {number} in the column "
+                "headers, counted from 0). The client would cut the key at that byte",
                 topic=topic,
                 header=number,
             )
@@ -301,7 +302,7 @@ def _bytes(value: Any) -> bytes | None:
 def _fits(name: str, kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    # A column that is null in every row has no type of its own.
+    # A column that is null in every row can have the type null.
     if pa.types.is_null(kind):
         return name != "topic"
     if name == "partition":

@@ -1,9 +1,9 @@
-"""Second looks: no judgement against a transaction rests on one answer of one broker.
+"""Second looks: no decision against a transaction is based on one answer of one broker.
 
-A leader or a coordinator that was paused, and was replaced meanwhile, answers for a moment from what it knew before. A new
-leader, and one whose followers are slow, has a marker in its log and does not show it yet. Both look as if a transaction
-were lost, open for ever, or gone. So such a judgement counts when it was made twice, a pause apart, and nothing has changed in
-between: neither the answers nor the leaders' epochs. Each look asks two brokers again who leads.
+If a leader or a coordinator was paused and replaced, it answers for a moment from its old knowledge. A new leader, or a leader
+with slow followers, has a marker in its log, but does not show it yet. In both cases, a transaction can seem lost, open
+forever, or gone. So such a judgment counts only if two checks, one second apart, lead to it. In between, neither the answers
+nor the leaders' epochs may have changed. Each check asks two brokers again which broker leads.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from transactional.clock import Clock
 __all__ = ["LOOK_SECONDS", "SecondLook"]
 
 LOOK_SECONDS: Final = 60.0
-"""How long a look waits for markers, and for brokers that agree, unless its caller has a limit: a leader that stands still is
-replaced after 9 s by default, and one in a collection of garbage wakes sooner."""
+"""How long a check waits for markers, and for brokers to agree, if its caller has no limit. By default, a paused leader is
+replaced after 9 s; a leader that is collecting garbage resumes sooner."""
 
 
 class SecondLook:
-    """The judgements that wait for a second one.
+    """Remembers judgments about transactions, until a second check confirms them.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class SecondLook:
         self._first: dict[Hashable, tuple[Hashable, float]] = {}
 
     def confirms(self, what: Hashable, judgement: Hashable) -> bool:
-        """Return whether this judgement was made at least `SECOND_LOOK_SECONDS` ago, and no other one since."""
+        """Return whether `what` got the same judgment at least `SECOND_LOOK_SECONDS` ago, and no other judgment since."""
         now = self._clock.monotonic()
         first, since = self._first.get(what, (None, now))
         if first != judgement:
@@ -43,5 +43,5 @@ class SecondLook:
         return now - since >= SECOND_LOOK_SECONDS
 
     def forget(self, what: Hashable) -> None:
-        """Begin again: the next judgement is a first one."""
+        """Forget the judgment of `what`, so that the next judgment is the first again."""
         self._first.pop(what, None)

@@ -1,7 +1,7 @@
 """A task's transaction, from its producer to its handle. *Executor*.
 
 A prepared transaction outlives its producer: any process that knows transactional id, producer id and epoch can end it. So a
-task hands over these three and drops its producer, without closing it: closing aborts.
+task returns these three and drops its producer. It does not close the producer, because that would abort the transaction.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ __all__ = [
 ]
 
 WARM_UP_SECONDS: Final = 5.0
-"""Limit of the admin's questions together, and of each of the producer's two, while a task waits for its first row: perhaps
-none comes, and the task ends behind them. A question that was sent, or a connection to silent brokers, ends by its own
-limit: up to 40 s in all."""
+"""Time limit while a task waits for its first row. It applies to all of the admin's requests together, and to each of the
+producer's two requests. If no row comes, the task must wait for these requests before it ends. A request that was already sent,
+or a connection to brokers that do not respond, has its own limit: up to 40 s in all."""
 
 INIT_SECONDS: Final = 60.0
-"""Limit of a new producer's init: usually 63 ms; a coordinator that loads its log takes seconds."""
+"""Time limit of a new producer's init. Usually it takes less than 100 ms; if a coordinator loads its log, it takes seconds."""
 
 ROLLBACK_SECONDS: Final = 5.0
-"""Limit of the abort of a failed task, without the search for the reason of a failure: the next sweep does the rest."""
+"""Time limit of a failed task's abort. If the abort is not done by then, the next sweep does it."""
 
 ABANDONED_AT_MOST: Final = 8
-"""Producers of one worker that are kept because their abort failed; each has a few threads."""
+"""The largest number of producers that a worker keeps because their abort failed. Each has a few threads."""
 
 DEFAULT_MESSAGE_SECONDS: Final = 300.0
-"""At-least-once has no transaction whose timeout would bound a row's delivery: librdkafka's own default."""
+"""Time limit of a row's delivery with at-least-once, which has no transaction timeout. It is librdkafka's default."""
 
 
 @dataclass
 class KafkaTransaction:
-    """An open transaction of one task: its producer, and its identity for its coordinator.
+    """An open transaction of one task: its producer, and the ids by which its coordinator knows it.
 
-    At-least-once has neither name nor coordinator.
+    With at-least-once, it has no name and no coordinator.
     """
 
     producer: Producer | ArrowProducer | None
@@ -77,23 +77,26 @@ class KafkaTransaction:
     deliveries: Deliveries = field(default_factory=Deliveries)
 
     def drop(self, failed: bool = False) -> None:
-        """Release producer, threads and connections. The producer is never closed: `close()` aborts."""
+        """Release producer, threads and connections. The producer is never closed, because `close()` would abort."""
         self.producer = None
         if self.admin is not None:
-            self.admin.intact = self.admin.intact and not failed  # the next try asks everything again
+            self.admin.intact = self.admin.intact and not failed  # so the next attempt gets a new admin
             give_back(self.admin)
             self.admin = None
 
 
 def timeout_of(asked_ms: int | None, admin: KafkaAdmin) -> int:
-    """Return the timeout of the sink's transactions, in milliseconds: what the user has set, or what the brokers allow."""
+    """Return the timeout of the sink's transactions, in milliseconds.
+
+    This is the user's setting. By default, it is the longest timeout that the brokers allow, but at most 15 min.
+    """
     if asked_ms is not None:
         return asked_ms
     return min(admin.longest_timeout_ms() or LONGEST_DEFAULT_TIMEOUT_MS, LONGEST_DEFAULT_TIMEOUT_MS)
 
 
 def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
-    """Make a producer whose rows are visible at once."""
+    """Return a transaction for at-least-once. It is only a producer, whose rows are visible immediately."""
     transaction = KafkaTransaction(None, int(DEFAULT_MESSAGE_SECONDS * 1000))
     transaction.producer = make_producer(settings, transaction, {})
     return transaction
@@ -102,9 +105,9 @@ def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
 def connect(
     settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext, patience: float = INIT_SECONDS
 ) -> KafkaTransaction:
-    """Choose the first free transactional id of the task's partition id, and connect a producer: nothing changes there.
+    """Choose a free transactional id of the task's partition id, and connect a producer. Nothing changes at the brokers.
 
-    The transaction owns `admin`, also when this fails.
+    The transaction takes over `admin`, and releases it if this function fails.
     """
     from confluent_kafka import KafkaException
 
@@ -120,8 +123,8 @@ def connect(
         transaction.producer = make_producer(settings, transaction, named)
         try:
             for _ in range(2):
-                # The first answer replaces the bootstrap connection, the second comes over the node's own. An init in
-                # between finds no connection and waits half a second for its next try.
+                # The first answer replaces the bootstrap connection, the second arrives over the node's own. An init in
+                # between would find no connection, and wait half a second for its next try.
                 transaction.producer.list_topics(settings.topic or TRANSACTION_LOG, timeout=patience)
         except KafkaException as problem:
             raise write_error(problem.args[0], settings.topic, None, 0) from None
@@ -133,9 +136,9 @@ def connect(
 
 
 def is_free(transaction: KafkaTransaction) -> bool:
-    """Whether the id is still free that was chosen a while ago: to initialise it would abort another task's transaction.
+    """Return whether the chosen id is still free. If it is not, initializing it would abort another task's transaction.
 
-    False, too, if that can't be asked quickly: the brokers may have moved since, and whoever connects again finds them.
+    Also return False if the brokers do not answer quickly. They may have moved since, and a new connection finds them.
     """
     admin = transaction.admin
     if admin is None:
@@ -153,12 +156,12 @@ def is_free(transaction: KafkaTransaction) -> bool:
 
 
 def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransaction:
-    """Initialise a transaction's producer, and open the transaction."""
+    """Initialize a transaction's producer, and open the transaction."""
     from confluent_kafka import KafkaException
 
     producer, admin, topic = transaction.producer, transaction.admin, settings.topic
     if producer is None or admin is None:
-        raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{transaction.name} was dropped before it was begun")
+        raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{transaction.name} was dropped before it began")
     try:
         try:
             producer.init_transactions(INIT_SECONDS)
@@ -167,15 +170,15 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
             if problem.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
                 raise missing_right("WRITE", f"transactional id {transaction.name}") from None
             raise write_error(problem.args[0], topic, None, 0) from None
-        # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
-        # delivered at all, no other program initialised the id in between, and this is our epoch. If none are, it may
-        # be another task's: `roll_back` must not go by it.
+        # Ask for the epoch between our init and our first row. Brokers accept our rows only at the epoch of our init. So
+        # if rows are delivered, no other program initialized the id in between, and this is our epoch. If no row is
+        # delivered, it may be another task's epoch, so `roll_back` must not use it.
         admin.forget_coordinator(transaction.name)
         description = admin.describe([transaction.name]).get(transaction.name)
         if description is None:
             raise RetriableError(
                 "PRODUCER_FENCED",
-                reason=f"{transaction.name} is unknown right after it was initialised",
+                reason=f"{transaction.name} is unknown right after it was initialized",
                 transactionalId=transaction.name,
             )
         transaction.producer_id, transaction.producer_epoch = description.producer_id, description.producer_epoch
@@ -188,7 +191,7 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
 def make_producer(
     settings: WriteOptions, transaction: KafkaTransaction, more: Mapping[str, Any]
 ) -> Producer | ArrowProducer:
-    """Make a producer that reports to the transaction."""
+    """Return a producer that reports undelivered rows to the transaction."""
     from confluent_kafka import KafkaException, Producer
 
     client, deliveries = settings.client, transaction.deliveries
@@ -209,36 +212,39 @@ def make_producer(
 
 
 def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, clock: Clock) -> KafkaHandle | None:
-    """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer."""
-    # Each row's own limit is the transaction's timeout: after it nothing is left in the queue.
+    """Wait until every row is delivered, drop the producer, and return a handle with the facts that a commit needs.
+
+    Return None if there is nothing to commit.
+    """
+    # Each row's time limit is the transaction's timeout. After that, no row is left in the queue.
     limit = Deadline(transaction.timeout_ms / 1000 + 5, clock)
     try:
         waiting = deliver(producer, transaction.deliveries, limit)
     except RetriableError:
         if transaction.admin is not None:
-            # The client may have lost the reason and name a consequence of it; the coordinator knows.
-            # No partition was added to an empty one yet: an end, of whatever kind, would have another epoch or state.
+            # The client may have lost the reason and name only a consequence. The coordinator knows the reason. In state
+            # Empty, no partition was added to the transaction yet. If it had ended, its epoch or state would be different.
             _described(transaction.admin, transaction, states=("Ongoing", "Empty"))
         raise
     if waiting:
         raise RetriableError("WRITE_FAILED", reason=f"{waiting} rows were not delivered in time", rows=waiting)
-    # An empty transaction does not exist at the broker; at-least-once has none.
+    # A transaction without rows does not exist at the broker. At-least-once has no transaction.
     handle = _handle(transaction, transaction.admin, clock) if transaction.admin and transaction.rows else None
     transaction.drop()
     return handle
 
 
 def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> KafkaHandle:
-    # The task may have run for minutes: who coordinates and who leads now is asked of two brokers each. A leader that was
-    # paused and replaced would answer with an end from before our rows.
+    # The task may have run for minutes, so ask two brokers again who coordinates and who leads. A leader that was paused and
+    # replaced could answer with an end offset from before our rows.
     admin.forget_coordinator(transaction.name)
     described = _described(admin, transaction)
     topics = admin.topics((topic for topic, _ in described.partitions), described.partitions)
     missing = {topic for topic, _ in described.partitions} - set(topics)
     if missing:
         raise RetriableError("TOPIC_CHANGED", topics=sorted(missing))
-    # High watermarks: all our rows lie before them (each is replicated), and the marker will lie after them. The epochs of the
-    # leaders that returned them show later whether a log still holds the rows before them.
+    # The end offsets are high watermarks: all our rows are before them (each row is replicated), and the marker will be after
+    # them. Later, the epochs of the leaders that returned them show whether a log still has the rows before them.
     written: dict[str, list[list[int]]] = {}
     for (topic, partition), (offset, epoch) in sorted(admin.end_offsets(described.partitions, topics).items()):
         written.setdefault(topic, []).append([partition, offset, epoch])
@@ -255,16 +261,16 @@ def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> K
         startedAt=described.started_ms,
         timeoutMs=described.timeout_ms,
     )
-    # Still open: so no marker was written before the offsets were read.
+    # If the transaction is still open, no marker was written before the offsets were read.
     _described(admin, transaction)
     return handle
 
 
 def roll_back(transaction: KafkaTransaction) -> None:
-    """Abort what was written, as far as that is quick; the next sweep does the rest.
+    """Abort the transaction if that takes at most a few seconds. Otherwise the next sweep aborts it.
 
-    Only the producer itself aborts, which can end its own transaction only. A request by id and epoch could end that of
-    another attempt, which may be prepared: a producer that was fenced before its first row does not know its epoch.
+    Only the producer itself aborts, because it can end only its own transaction. A request by id and epoch could end another
+    attempt's transaction, which may be prepared: a producer that was fenced before its first row does not know its epoch.
     """
     if transaction.producer is not None:
         _give_up(transaction.producer, in_transaction=transaction.admin is not None)
@@ -275,10 +281,10 @@ _abandoned: deque[Producer | ArrowProducer] = deque(maxlen=ABANDONED_AT_MOST)
 
 
 def _give_up(producer: Producer | ArrowProducer, in_transaction: bool) -> None:
-    """Let go of a producer whose rows are of no use.
+    """Release a producer whose rows are not needed.
 
-    librdkafka (2.16) aborts the whole process if a producer is destroyed while its request to add partitions to its
-    transaction is unanswered. Its own abort waits for the answer; if that fails, the producer is kept.
+    librdkafka (2.16) crashes the whole process if a producer is destroyed while its request to add partitions to its
+    transaction is unanswered. An abort by the producer waits for the answer. If the abort fails, the producer is kept.
     """
     from confluent_kafka import KafkaException
 
@@ -302,7 +308,7 @@ def _described(admin: KafkaAdmin, transaction: KafkaTransaction, states: Collect
         seen = "unknown" if description is None else f"{description.state}, epoch {description.producer_epoch}"
         raise RetriableError(
             "PRODUCER_FENCED",
-            reason=f"{transaction.name} (epoch {transaction.producer_epoch}) is not open any more: {seen}",
+            reason=f"{transaction.name} (epoch {transaction.producer_epoch}) is no longer open: {seen}",
             transactionalId=transaction.name,
         )
     return description

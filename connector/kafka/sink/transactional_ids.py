@@ -1,7 +1,7 @@
 """The transactional ids of one query: 64 for each partition id, ``<prefix>.<partition id>.<number>``.
 
-A broker remembers every transactional id for a week, so ids that are never reused would fill its memory; ids that
-are reused too soon would fence a transaction that still waits for its commit. Hence 64 ids per writer task.
+A broker remembers every transactional id for a week, so ids that are never reused would fill its memory. Ids that
+are reused too soon would fence a transaction that still waits for its commit. So each writer task has 64 ids.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from transactional.errors import RetriableError
 __all__ = ["IDS", "MAX_PREPARED", "TransactionalId", "choose_id", "ids_under", "run_id"]
 
 IDS: Final = 64
-"""Transactional ids of one partition id."""
+"""The number of transactional ids for each partition id."""
 
 MAX_PREPARED: Final = 50
-"""Micro-batches that may be prepared at once: the other ids are for retries, speculation and declined checkpoints."""
+"""How many micro-batches may be prepared at the same time. The other ids are left for retries, speculation and declined
+checkpoints."""
 
 BUSY: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States in which InitProducerId would abort a transaction, or wait for its markers."""
@@ -30,7 +31,7 @@ DescribeIds = Callable[[list[str]], Mapping[str, Description]]
 
 @dataclass(frozen=True)
 class TransactionalId:
-    """A transactional id in its parts."""
+    """A task's transactional id, split into its parts."""
 
     prefix: str
     partition: int
@@ -41,7 +42,7 @@ class TransactionalId:
 
     @classmethod
     def parse(cls, text: str) -> TransactionalId | None:
-        """Parse a whole id; return None if it is not one of a task. ``orders.x.1.2`` does not belong to ``orders``."""
+        """Parse a transactional id; return None if it is not a task's. The prefix of ``orders.x.1.2`` is not ``orders``."""
         parts = text.rsplit(".", 2)
         if len(parts) != 3 or not parts[0]:
             return None
@@ -52,26 +53,26 @@ class TransactionalId:
 
 
 def run_id(prefix: str) -> str:
-    """Return the id whose epoch shows which run holds the prefix; it is never one of a task's."""
+    """Return the transactional id whose epoch shows which run owns the prefix. No task has this id."""
     return f"{prefix}.run"
 
 
 def ids_under(prefix: str, names: Iterable[str]) -> list[str]:
-    """Return those of the names that are ids of tasks under a prefix, whole ids compared."""
+    """Return those names that are transactional ids of tasks with exactly this prefix."""
     return [name for name in names if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]
 
 
 def choose_id(prefix: str, partition: int, task_attempt: int, nonce: str, describe: DescribeIds) -> str:
-    """Choose a free id for a task: number ``taskAttemptId % 64``, else any by its nonce.
+    """Choose a free id for a task: the number ``taskAttemptId % 64`` or, if that is busy, a free number chosen by the nonce.
 
-    Two attempts that run at once must not choose the same: the one that initialises it last aborts the other's transaction,
-    which may be prepared by then. If both went on from a busy number to the next one, all attempts that begin within a
-    block of prepared numbers would end at the same.
+    Two concurrent attempts must not choose the same id. The attempt that initializes the id last would abort the other
+    attempt's transaction, which may be prepared by then. If each attempt tried the number after a busy one, all attempts that
+    begin within a block of busy numbers would choose the same id.
     """
     start = task_attempt % IDS
     order = [str(TransactionalId(prefix, partition, (start + step) % IDS)) for step in range(IDS)]
     turn = 1 + zlib.crc32(nonce.encode()) % (IDS - 1)
-    # Nearly always the first is free: the others are asked about only when it is not.
+    # The first id is nearly always free, so ask about the others only if it is not.
     for candidates in (order[:1], order[turn:] + order[1:turn]):
         states = describe(candidates)
         for candidate in candidates:

@@ -1,4 +1,4 @@
-"""The options of ``2pc-kafka``, with the names of Spark's own Kafka sink if it has them."""
+"""The options of ``2pc-kafka``. Options that Spark's own Kafka sink also has keep their names."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from connector.options import HOST_OPTIONS, Option, OptionTable, as_bool, as_pos
 __all__ = ["LONGEST_DEFAULT_TIMEOUT_MS", "WRITE_DEFAULTS", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
 
 LONGEST_DEFAULT_TIMEOUT_MS: Final = 900_000
-"""15 min: Kafka's own default of transaction.max.timeout.ms. A longer one holds readers back longer after a crash."""
+"""15 min: Kafka's default of transaction.max.timeout.ms. With a longer timeout, readers would be stuck longer after a crash."""
 
 SHORTEST_TIMEOUT_MS: Final = 1_000
-"""librdkafka's own minimum."""
+"""The shortest timeout that librdkafka accepts."""
 
 KBYTES: Final = "queue.buffering.max.kbytes"
 LONGEST_KBYTES: Final = "2147483647"
-"""Outstanding bytes are limited by RowWriter, which keeps the order of rows; librdkafka's limit would not."""
+"""The highest value of `KBYTES`, so that librdkafka does not limit the queue. `RowWriter` does, and keeps the rows' order."""
 
 LONGEST_TIMEOUT_MS: Final = 2**31 - 1
-"""If sink and brokers set this, a prepared transaction never expires: what KIP-939 promises, today."""
+"""The longest timeout, about 25 days. If sink and brokers set it, a prepared transaction practically never expires."""
 
 WRITE_DEFAULTS: Mapping[str, str] = {
-    # Rows land where Java's producers would put them: replacing Spark's sink keeps co-partitioning.
+    # Rows go to the same partitions as with Java's producers, so replacing Spark's sink keeps co-partitioning.
     "partitioner": "murmur2_random",
     "acks": "all",
     "enable.idempotence": "true",
     # The broker decides what is too large, so that the error can name the partition; batches stay below batch.size.
     "message.max.bytes": "1000000000",
-    # A new producer waits for these at its start: its init takes 63 ms with 100 ms each, and 18 ms with these.
+    # A new producer waits for these times when it starts. Its init takes 63 ms with 100 ms each, and 18 ms with these values.
     "retry.backoff.ms": "10",
     "reconnect.backoff.ms": "10",
     "client.id": "barrier-kafka",
 }
-"""Client settings that users may override."""
+"""Default client settings, which users may override."""
 
 
 def _as_timeout(text: str) -> int:
@@ -63,14 +63,17 @@ WRITE_OPTIONS = OptionTable(
     "2pc-kafka",
     (
         Option(
-            "topic", None, _as_topic, "The topic for all rows; it overrides the column topic. One of the two is needed."
+            "topic",
+            None,
+            _as_topic,
+            "The topic for all rows; it overrides the column topic. If the rows have no column topic, the option is required.",
         ),
         Option(
             "createTopics",
             False,
             as_bool,
-            "true lets rows name topics, in the column topic, that do not exist: brokers with auto.create.topics.enable "
-            "create them. false refuses such a row.",
+            "If true, the column topic may name topics that do not exist, and brokers with auto.create.topics.enable create "
+            "them. If false, such a row is refused.",
         ),
         Option(
             "kafka.transaction.timeout.ms",
@@ -92,27 +95,28 @@ WRITE_OPTIONS = OptionTable(
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Checked options of one sink; their repr shows no secret.
+    """The checked options of one sink. Their repr shows no secrets.
 
     Parameters
     ----------
     client : ClientConfig
-        For both client libraries.
+        The configuration of both client libraries.
     topic : str or None
+        The topic of all rows; None if a column names each row's topic.
     prefix : str or None
-        ``transactionalIdPrefix``; the host fills it in.
+        ``transactionalIdPrefix``, which the host fills in.
     timeout_ms : int or None
         ``kafka.transaction.timeout.ms`` if the user set it.
     commit_seconds : float
-        ``commitTimeoutMs``.
+        ``commitTimeoutMs``, in seconds.
     exactly_once : bool
     queue_bytes : int
-        Bytes of outstanding rows, at most: kafka.buffer.memory if the user set it.
+        The largest number of bytes of outstanding rows: `QUEUED_BYTES`, or kafka.buffer.memory if that is lower.
     barrier_topic : str or None
     creates_topics : bool
         Whether rows may name topics that do not exist.
     by_objects : bool
-        Whether rows go through confluent-kafka's objects: librdkafka's batch call takes no headers.
+        Whether rows go through confluent-kafka's objects, because librdkafka's batch call does not support headers.
     """
 
     client: ClientConfig
@@ -128,7 +132,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options, offline."""
+    """Check and parse the user's options, without a connection."""
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
     values: Mapping[str, Any] = parsed
     client = client_config(WRITE_OPTIONS, parsed, SINK_FORBIDDEN, WRITE_DEFAULTS)
@@ -139,12 +143,12 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     barrier_topic = values["barrierTopic"]
     if barrier_topic is not None:
         if values["topic"] is None or values["topic"] == barrier_topic:
-            expectation = "a topic other than the rows' own, and the option topic has to be set"
+            expectation = "a topic other than the rows' topic (and the option topic must be set)"
             raise WRITE_OPTIONS.invalid("barrierTopic", barrier_topic, expectation)
         if values["deliveryGuarantee"] != "exactly-once":
             expectation = "no value with deliveryGuarantee=at-least-once, because its checkpoints have no known ends"
             raise WRITE_OPTIONS.invalid("barrierTopic", barrier_topic, expectation)
-    # A producer's own default is true: brokers create a topic that was deleted, or is misspelt, when a producer asks for it.
+    # The client's default is true: if a topic was deleted, or its name is misspelled, brokers would create it for a producer.
     client = client.with_setting("allow.auto.create.topics", str(values["createTopics"]).lower())
     return WriteOptions(
         client=client.with_setting(KBYTES, LONGEST_KBYTES),

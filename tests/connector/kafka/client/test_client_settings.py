@@ -206,7 +206,7 @@ def test_what_has_no_effect_is_ignored_and_said(key: str, caplog: pytest.LogCapt
 
 def test_one_setting_by_both_of_its_names_is_refused() -> None:
     with pytest.raises(
-        OptionError, match=r"FORBIDDEN_OPTION.*kafka\.max\.request\.size: .* of kafka\.message\.max\.bytes"
+        OptionError, match=r"FORBIDDEN_OPTION.*kafka\.max\.request\.size: .* for kafka\.message\.max\.bytes"
     ):
         sink(**{"max.request.size": "1000", "message.max.bytes": "2000"})
 

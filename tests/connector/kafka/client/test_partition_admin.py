@@ -330,7 +330,7 @@ def test_what_is_still_ending_is_waited_for_as_its_marker_may_be_left_out_yet() 
 
     coordinator.describe = describe_later  # type: ignore[method-assign]
     assert end(coordinator) == 1
-    with pytest.raises(RetriableError, match=r"KAFKA_TIMEOUT.*some did not end"):
+    with pytest.raises(RetriableError, match=r"KAFKA_TIMEOUT.*some transactions did not end"):
         end(Stubborn("q.0.1", described("PrepareAbort", 1)))
 
 

@@ -55,18 +55,18 @@ OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"sasl.password": SECRET}, "needs the option kafka.security.protocol: kafka.sasl.password is given"),
+        ({"sasl.password": SECRET}, "needs the option kafka.security.protocol: kafka.sasl.password is set"),
         ({"security.protocol": "TLS"}, "kafka.security.protocol is 'TLS'; expected one of PLAINTEXT, SSL"),
         (
             {**SASL, "sasl.mechanism": "GSSAPI"},
-            "kafka.sasl.mechanism is 'GSSAPI'; expected one that both client libraries have",
+            "kafka.sasl.mechanism is 'GSSAPI'; expected a mechanism that both client libraries support",
         ),
         ({**SASL, "sasl.mechanism": "AWS_MSK_IAM"}, "OAUTHBEARER with kafka.sasl.oauthbearer.token.provider"),
         (
             {"security.protocol": "SASL_SSL"},
-            "needs the option kafka.sasl.mechanism: it has no default here; it is one of PLAIN, SCRAM-SHA-256",
+            "needs the option kafka.sasl.mechanism: it has no default here. Use one of PLAIN, SCRAM-SHA-256",
         ),
-        ({**SASL, "sasl.username": ""}, "needs the option kafka.sasl.username: kafka.sasl.mechanism is PLAIN"),
+        ({**SASL, "sasl.username": ""}, "needs the option kafka.sasl.username: kafka.sasl.mechanism=PLAIN requires it"),
         (OAUTH, "needs the option kafka.sasl.oauthbearer.token.endpoint.url"),
         (
             {**OAUTH, "sasl.oauthbearer.token.endpoint.url": "https://x"},
@@ -77,16 +77,19 @@ OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
             {**OAUTH, "sasl.oauthbearer.token.endpoint.url": "x", "sasl.oauthbearer.method": "aws"},
             "expected oidc with client_credentials",
         ),
-        ({**SASL, "ssl.ca.location": "/no/such.pem"}, "is '/no/such.pem'; expected a file on this machine"),
+        ({**SASL, "ssl.ca.location": "/no/such.pem"}, "is '/no/such.pem'; expected a file that exists on this machine"),
         (
             {**SASL, "ssl.certificate.location": __file__},
-            "needs the option kafka.ssl.key.location: a certificate and its key go together",
+            "needs the option kafka.ssl.key.location: a client certificate and its key must both be set",
         ),
-        ({**SASL, "ssl.ca.pem": "x"}, "the option kafka.ssl.ca.pem is 'a text'; expected what OpenSSL can read"),
+        (
+            {**SASL, "ssl.ca.pem": "x"},
+            "the option kafka.ssl.ca.pem is 'PEM text'; expected a value that OpenSSL can use",
+        ),
         ({**SASL, "ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128"}, "expected OpenSSL's names"),
         (
             {**SASL, "ssl.cipher.suites": "NOT-A-CIPHER"},
-            "kafka.ssl.cipher.suites is 'NOT-A-CIPHER'; expected what OpenSSL can read",
+            "kafka.ssl.cipher.suites is 'NOT-A-CIPHER'; expected a value that OpenSSL can use",
         ),
         ({**SASL, "ssl.endpoint.identification.algorithm": "http"}, "expected https or none"),
         ({**SASL, "enable.ssl.certificate.verification": "yes"}, "verification is 'yes'; expected true or false"),
@@ -100,7 +103,10 @@ OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
         ),
         ({**SASL, "ssl.keystore.password": SECRET}, "openssl pkcs12"),
         ({**SASL, "ssl.truststore.type": "PEM", "ssl.truststore.password": SECRET}, "a PEM store has no password"),
-        ({**SASL, "ssl.truststore.certificates": "x", "ssl.ca.pem": "y"}, "are one setting, and both are given"),
+        (
+            {**SASL, "ssl.truststore.certificates": "x", "ssl.ca.pem": "y"},
+            "means the same as kafka.ssl.ca.pem, and both are set",
+        ),
         (
             {"sasl.jaas.config": f'PlainLoginModule required password="{SECRET}";'},
             "kafka.sasl.username and kafka.sasl.password",
@@ -149,7 +155,7 @@ def test_a_wrong_key_password_is_told_and_not_asked_for_at_the_terminal(client: 
     for password in ({}, {"ssl.key.password": f"{SECRET}-not"}):
         told = refused(**{"security.protocol": "SSL"}, **given, **password)
         assert "kafka.ssl.key.location" in told
-        assert "is kafka.ssl.key.password right" in told
+        assert "check kafka.ssl.key.password" in told
 
 
 def test_a_key_without_a_password_is_not_taken_as_text_for_spark_shows_it(client: Identity) -> None:

@@ -81,7 +81,7 @@ def test_the_run_id_is_where_the_newest_run_left_it(
     known = {"p.run": run} if run else {}
     history = {"mark": mark, "late": [] if mark is None else [mark], "binding": binding}
     if refused:
-        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*p\.run was initialised"):
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*p\.run was initialized"):
             ask(monkeypatch, known, **history)
     else:
         assert ask(monkeypatch, known, **history) == {"committed": 0}
@@ -95,7 +95,7 @@ def test_a_query_that_has_not_begun_has_initialised_nothing(
     history = {"queryId": query, "position": 0, "seen": {}}
     assert ask(monkeypatch, {}, **history) == {"committed": 0}
     if refused:
-        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*p\.run was initialised by a run"):
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*p\.run was initialized by a run"):
             ask(monkeypatch, {"p.run": RUN}, **history)
     else:
         assert ask(monkeypatch, {"p.run": RUN}, **history) == {"committed": 0}

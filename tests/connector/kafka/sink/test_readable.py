@@ -159,8 +159,8 @@ def test_a_transaction_that_markers_from_outside_aborted_whole_is_lost() -> None
 @pytest.mark.parametrize(
     ("fates", "told"),
     [
-        ((COMMITTED, ABORTED), "t [1] has its rows from offset 4 among the aborted"),
-        ((OPEN, ABORTED), "t [1] has its rows from offset 4 among the aborted"),
+        ((COMMITTED, ABORTED), "t [1] lists its rows from offset 4 as aborted"),
+        ((OPEN, ABORTED), "t [1] lists its rows from offset 4 as aborted"),
         ((COMMITTED, CUT), "t [1] lost its rows from offset 6 to 10"),
         ((CUT, CUT), "t [1] lost its rows from offset 6 to 10"),
         ((COMMITTED, UNKNOWN), "t [1] has its unknown marker"),

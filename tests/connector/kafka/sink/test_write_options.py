@@ -48,7 +48,7 @@ def test_a_wrong_option_is_refused_by_name(wrong: dict[str, str | None], told: s
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ({"key": pa.string()}, "COLUMNS_MISMATCH.*column value is missing.*there is key.*to_json"),
+        ({"key": pa.string()}, "COLUMNS_MISMATCH.*column value is missing.*the query has key.*to_json"),
         ({"value": pa.string(), "number": pa.int64()}, "COLUMNS_MISMATCH.*number.*drop"),
         ({"key": pa.string(), "value": pa.int64()}, "COLUMNS_MISMATCH.*value is int64.*string or binary.*cast"),
         ({"value": pa.string(), "key": pa.float64()}, "COLUMNS_MISMATCH.*key is double.*string or binary.*cast"),

@@ -655,7 +655,7 @@ def test_a_topic_with_two_writers_is_refused() -> None:
 def test_a_barrier_topic_with_marks_of_two_queries_is_refused() -> None:
     a, query = single()
     a.rows(1).mark().rows(1).mark(query="another")
-    refused(query, "marks of query-a and of another")
+    refused(query, "marks of two queries, query-a and another")
 
 
 def test_a_channel_that_comes_while_a_cut_is_read_waits_for_the_cut() -> None:
@@ -703,7 +703,7 @@ def test_older_numbers_than_those_before_are_refused() -> None:
         a.rows(1).mark()
     query.go_on()
     a.rows(1).mark(checkpoint=2, after=0)
-    refused(query, "checkpoint 2 of query-a comes after 5")
+    refused(query, "checkpoint 2 of query-a comes after checkpoint 5")
 
 
 def test_a_gap_is_refused() -> None:
@@ -711,7 +711,7 @@ def test_a_gap_is_refused() -> None:
     a.rows(1).mark()
     query.go_on()
     a.rows(1).mark(checkpoint=3, after=2)
-    refused(query, "follows checkpoint 2, and the mark before it is of checkpoint 1: marks are missing")
+    refused(query, "follows checkpoint 2, but the mark before it is of checkpoint 1: marks are missing")
 
 
 def test_marks_that_retention_has_removed_are_missed() -> None:
@@ -720,15 +720,15 @@ def test_marks_that_retention_has_removed_are_missed() -> None:
     query.go_on()
     a.rows(1).mark().rows(1).mark()
     a.brokers.topics["a-marks"][0].first = 2
-    refused(query.run(), "marks are missing, as retention removes them")
+    refused(query.run(), "marks are missing, most likely because retention removed them")
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"ends": {0: 1}}, "lies before the one before it, in a-0"),
-        ({"lineage": {"s/1": 1}}, "contains its barrier 1"),
-        ({"lineage": {}}, "does not name it"),
+        ({"ends": {0: 1}}, "has a lower offset in a-0 than the mark before it"),
+        ({"lineage": {"s/1": 1}}, "contains its older barrier 1"),
+        ({"lineage": {}}, "does not name this origin"),
         ({"lineage": {"s/1": 3}, "restarted": True}, "was rewound with --allow-reemit"),
     ],
 )
@@ -758,7 +758,7 @@ def test_a_barrier_topic_that_was_created_again_is_refused() -> None:
     a.records[:] = []
     a.checkpoint = 5
     a.mark().mark().mark()
-    refused(query.run(), "offset 1 holds the mark of checkpoint 7, but held checkpoint 2")
+    refused(query.run(), "offset 1 has the mark of checkpoint 7, but it had the mark of checkpoint 2")
 
 
 def test_what_a_recovery_has_published_again_is_passed_over() -> None:
