@@ -144,9 +144,9 @@ class Session:
         }
 
     def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
-        """Return what changed of a target whose sink names no cluster, before and now; None if nothing did.
+        """Compare the target with the newest run's, for a sink that returns no ``cluster``; return the changes, before and now.
 
-        Nothing but its identity and its address tells it from another target then.
+        Then only the rest of the identity and the options that address the target can show that it is another one.
         """
         former = self.ledger.newest_run
         for route in routes_of(self.sink):

@@ -24,7 +24,7 @@ LONGEST_KBYTES: Final = "2147483647"
 """The highest value of `KBYTES`, so that librdkafka does not limit the queue. `RowWriter` does, and keeps the rows' order."""
 
 LONGEST_TIMEOUT_MS: Final = 2**31 - 1
-"""The longest timeout, about 25 days. If sink and brokers set it, a prepared transaction practically never expires."""
+"""The longest timeout. If sink and brokers set it, a prepared transaction never expires: the brokers' scan leaves it out."""
 
 WRITE_DEFAULTS: Mapping[str, str] = {
     # Rows go to the same partitions as with Java's producers, so replacing Spark's sink keeps co-partitioning.
