@@ -327,7 +327,10 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
     highest = max(kept.offsets, default=-1)
     if not lowest <= named <= highest:
         raise RewindTooFarError(
-            "REWIND_TOO_FAR", batch=named, reason=f"its logs contain micro-batches {lowest} to {highest}", newest=highest
+            "REWIND_TOO_FAR",
+            batch=named,
+            reason=f"its logs contain micro-batches {lowest} to {highest}",
+            newest=highest,
         )
     if not missing:
         return

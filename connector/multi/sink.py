@@ -370,7 +370,9 @@ class MultiSink(
             with _naming(one.name):
                 states = one.sink.inspect(own)
             if len(states) != len(own):
-                reason = f"the sink {one.name} was asked about {len(own)} transactions, but returned {len(states)} states"
+                reason = (
+                    f"the sink {one.name} was asked about {len(own)} transactions, but returned {len(states)} states"
+                )
                 raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
             answers[one.name] = iter(states)
         return [next(answers[each["sink"]]) for each in handles]
@@ -408,7 +410,9 @@ class MultiSink(
         """Return each sink to which any of the handles belong, with the handles of this sink."""
         names = {each["sink"] for each in handles}
         if names - set(self._sinks):
-            reason = f"a handle belongs to the sink {min(names - set(self._sinks))}, which the option sinks does not name"
+            reason = (
+                f"a handle belongs to the sink {min(names - set(self._sinks))}, which the option sinks does not name"
+            )
             raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
         return [(one, one.of(handles)) for one in self._sinks.values() if one.name in names]
 

@@ -29,7 +29,9 @@ def _as_names(text: str) -> tuple[str, ...]:
                 f"letter, and is none of {', '.join(_TAKEN)}"
             )
         if hides_value(f"{name}.format") or leads_out(f"{name}.format", ""):
-            raise ValueError(f"another name than {name}: options that begin with this name look like secrets or addresses")
+            raise ValueError(
+                f"another name than {name}: options that begin with this name look like secrets or addresses"
+            )
     return names
 
 

@@ -96,7 +96,9 @@ class Adoption:
             batches, rows = checkpoint.batches, checkpoint.rows
             yield f"Checkpoint {checkpoint.id} (micro-batches {batches}, {rows} rows) is decided, but not settled:"
             yield (
-                "  its rows that are not committed are LOST." if claim else "  the original commits it; the copy does not."
+                "  its rows that are not committed are LOST."
+                if claim
+                else "  the original commits it; the copy does not."
             )
         for record in ledger.undecided() if drop else ():
             rows = sum(part.rows for part in record.parts)
@@ -111,10 +113,16 @@ class Adoption:
             again = f"{committed + 1} to {ledger.accounted}"
             yield f"Micro-batches {again} were written before, and are written AGAIN: their rows are DOUBLED."
         if drop and ledger.accounted == committed and not self._same_sources():
-            back = " Or run `barrier recover LOCATION`: it puts the recorded file back." if committed in ledger.logs else ""
+            back = (
+                " Or run `barrier recover LOCATION`: it puts the recorded file back."
+                if committed in ledger.logs
+                else ""
+            )
             yield f"offsets/{committed} differs from the journal's record: rows in between are LOST, or DOUBLED.{back}"
         if drop and claim and ledger.accounted < committed:
-            yield (f"Micro-batches {ledger.accounted + 1} to {committed} count as written, but the journal can't prove it.")
+            yield (
+                f"Micro-batches {ledger.accounted + 1} to {committed} count as written, but the journal can't prove it."
+            )
 
     def _agrees(self) -> bool:
         """Return whether the journal and Spark's logs agree."""

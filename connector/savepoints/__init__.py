@@ -1,1 +1,1 @@
-"""Savepoints of a query: taken from outside, restored at a new location, disposed of."""
+"""Savepoints: take one of a query from outside, restore it at a new location, dispose of it."""

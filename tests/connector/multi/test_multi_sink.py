@@ -529,7 +529,10 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     "an unknown format": ({"right.format": "2pc-nothing"}, "UNKNOWN_SINK.*2pc-nothing.*Sink right"),
     "itself": ({"right.format": "2pc-multi"}, "INVALID_OPTION.*right.format.*can't be nested"),
     "an option of no sink": ({"rihgt.store": "x"}, "UNKNOWN_OPTION.*rihgt.store"),
-    "an option of the query": ({"right.txnVersion": "3"}, r"FORBIDDEN_OPTION.*right.txnversion.*leave out the prefix right\."),
+    "an option of the query": (
+        {"right.txnVersion": "3"},
+        r"FORBIDDEN_OPTION.*right.txnversion.*leave out the prefix right\.",
+    ),
     "a path of its own": ({"path": "/tmp/x"}, "INVALID_OPTION.*path belongs to one sink"),
     "at least once": ({"deliveryGuarantee": "at-least-once"}, "INVALID_OPTION.*deliveryGuarantee"),
     "no such route column": ({"routeColumn": "rout"}, "INVALID_OPTION.*routeColumn.*value, route"),
