@@ -45,9 +45,7 @@ def routed(batch: pa.RecordBatch, column: pa.Array, names: Sequence[str]) -> Ite
         return
     everywhere = pc.indices_nonzero(column.is_null()).cast(pa.int64()) if column.null_count else None
     there = pc.indices_nonzero(column.is_valid()).cast(pa.int64()) if column.null_count else None
-    column = (
-        column if there is None else column.filter(column.is_valid())
-    )  # a list under a null may still contain values
+    column = column if there is None else column.filter(column.is_valid())  # a null may hide a list with values
     if pc.any(pc.equal(pc.list_value_length(column), 0)).as_py():
         raise RowRefusedError("ROUTE_UNKNOWN", routes=["(an empty array)"], sinks=list(names))
     flat, rows = pc.list_flatten(column), pc.list_parent_indices(column).cast(pa.int64())
