@@ -31,7 +31,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used. So commands don't import PySpark, and tasks don't import the journal."""
+    """Import a public name when it is first used. So commands need no PySpark; tasks and the source load no journal code."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class _Required:
-    """The type of `REQUIRED`, the default of an option that the user must set."""
+    """The type of `REQUIRED`."""
 
     def __repr__(self) -> str:
         return "REQUIRED"
@@ -42,7 +42,7 @@ class _Required:
 
 
 REQUIRED: Final = _Required()
-"""The default of an option that the user must set."""
+"""Stands in place of a default: the user must set the option."""
 
 
 def shown_value(key: str, value: str) -> str:
@@ -175,7 +175,7 @@ class ParsedOptions(Mapping[str, Any]):
     values : Mapping[str, Any]
         The value of every option, by its key.
     passthrough : Mapping[str, str]
-        Options that are passed on unchanged (``kafka.``): keys in lower case, with the prefix, and their texts.
+        Options that are passed on unchanged, such as ``kafka.acks``. The keys are in lower case and include the prefix.
     given : Sequence[str]
         Keys that the user set.
     """
@@ -336,8 +336,8 @@ HOST_OPTIONS = OptionTable(
             True,
             as_bool,
             "df.write only: true compares the rows when you repeat a version; it fails if they differ from the first write. "
-            "false skips the comparison, for a frame that is computed differently each time. Either way, the first write "
-            "stays.",
+            "false skips the comparison, for a frame that is computed differently each time. Either way, the rows of "
+            "the first write stay.",
         ),
         Option(
             "singleDriver",

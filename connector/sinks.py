@@ -1,4 +1,4 @@
-"""Tools for writing sinks: options, findings, deadlines, secrets and durable files. Users import `barrier_kafka.sinks`.
+"""Tools for writing sinks: options, findings, deadlines, secrets and durable files. Users find them in `barrier_kafka.sinks`.
 
 Our SQL, Delta and multi sinks import only these names, and those of `transactional`, from outside their own folders.
 """

@@ -18,7 +18,7 @@ class Format:
     ----------
     name : str
     path : str
-        The import path ``package.module:Class`` of the format's sink; for a format that is read, of its data source.
+        The import path ``package.module:Class`` of the format's sink or, for a source, of its data source.
     shown_by : Sequence[str]
         Options by which `barrier doctor` recognizes the format. One of them is enough.
     schemes : Sequence[str]

@@ -63,7 +63,7 @@ class LocationFiles(Protocol):
 
 
 GONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""Errors that mean: the file does not exist."""
+"""The errors that are raised if a file does not exist."""
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:

@@ -30,7 +30,7 @@ AT_ONCE = 16
 """How many requests run in parallel. Each takes tens of milliseconds."""
 
 SPOOLED = 16 << 20
-"""Bytes. A file of at most this size is kept in memory until it is written; a larger file is kept on a local disk."""
+"""Size in bytes. A smaller file is buffered in memory before it is written to the store, a larger one on a local disk."""
 
 NO_BUCKET = "NoSuchBucket"
 """S3's error code if the bucket does not exist. The client reports it as a missing file, or as a failed listing."""
@@ -205,7 +205,7 @@ class ObjectFiles:
                     return None
             else:
                 return made["e_tag"] or "untagged"
-            # S3 answers 409 if a delete or another put is in progress. The client then reports that the name is taken.
+            # S3 answers 409 during a delete or another put. The client then reports a taken name, even if the name is free.
             time.sleep(pause)
             pause *= 2
         raise OSError(f"{self.shown(name)}: the store answers every conditional put with a conflict")
@@ -216,7 +216,7 @@ class ObjectFiles:
 
 @functools.lru_cache(maxsize=16)
 def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
-    """Return the cached client of a location. Its connections outlive a micro-batch; its credentials are the environment's."""
+    """Return the cached client of a location. Its connections outlive a micro-batch. Only the environment sets credentials."""
     try:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:

@@ -25,7 +25,7 @@ __all__ = ["FilesystemFiles", "FilesystemJournalStore"]
 
 
 NO_CLIENT = "Unable to load"
-"""Text of the OSError that pyarrow raises if it can't find Hadoop's or Java's library. Other OSErrors mean: unreachable."""
+"""Text of pyarrow's OSError if Hadoop's or Java's library is missing. Any other OSError: the store is unreachable."""
 
 
 class FilesystemFiles:

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 VERSIONED = re.compile(r"\.*(\d+)(?:_[^.]+)?\.(delta|changelog|snapshot|zip)(\..+)?")
-"""The name of a state file: version, id (optional), kind, and a rest that only temporary and checksum files have."""
+"""The name of a state file: version, id (optional), kind, and a suffix that only temporary and checksum files have."""
 
 CHANGES = ("delta", "changelog")
 
@@ -49,7 +49,7 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
-    """Return the names of the files in every state store, by the store's folder, relative to the location.
+    """Return the names of the files in every state store, by the path of the store's folder in the location.
 
     The folder is ``state/<operator>/<partition>`` or, for joins, a named folder in it.
     """
@@ -70,7 +70,7 @@ def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
 
 
 def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
-    """Return the number of state partitions after a micro-batch, from its offset file; None if that does not contain it.
+    """Return the number of state partitions after a micro-batch, from its offset file; None if the file does not contain it.
 
     If a folder has a higher partition number, it belongs to a time before or after Spark's repartition.
     """

@@ -166,7 +166,7 @@ class MultiSink(
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def route(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the name of each sink that gets rows, with its rows and only its columns."""
+        """Yield the name of each sink that gets rows, and the rows with only this sink's columns."""
         if self._route is None:
             found: Iterable[tuple[str, pa.RecordBatch]] = ((name, batch) for name in self.routes)
         else:
@@ -181,13 +181,13 @@ class MultiSink(
             one.sink.warmUp(own)
 
     def beginTransaction(self, context: TransactionContext) -> tuple[_One, int, Any]:
-        """Begin a transaction in the sink that the context's route names. Return the sink, the micro-batch, the transaction."""
+        """Begin a transaction in the sink that the context's route names. Return it with the sink and the micro-batch."""
         one, own = self._of(context)
         with _naming(one.name):
             return one, context.batchId, one.sink.beginTransaction(own)
 
     def write(self, transaction: tuple[_One, int, Any], batch: pa.RecordBatch) -> None:
-        """Write rows into a transaction of one sink. `route` has chosen them for this sink."""
+        """Write rows into a transaction of the sink for which `route` has chosen them."""
         one, _, own = transaction
         with _naming(one.name):
             one.sink.write(own, batch)
@@ -252,7 +252,7 @@ class MultiSink(
 
     @property
     def addressOptions(self) -> Collection[str]:  # type: ignore[override]
-        """The options that address the targets of all sinks, each with its sink's name in front."""
+        """The address options of all sinks. The name of each option begins with its sink's name."""
         return frozenset(
             f"{one.name}.{key}" for one in self._sinks.values() for key in one.sink.addressOptions or one.sink.options
         )
@@ -299,7 +299,7 @@ class MultiSink(
     # -- driver: transactions ---------------------------------------------------------------------------------------
 
     def targets(self, handles: Sequence[Handle]) -> Collection[str]:
-        """Return the ids of the topics of all sinks that contain the rows of these handles."""
+        """Return the ids of the topics to which the transactions of these handles have written, in all sinks."""
         found = ((one.sink, own) for one, own in self._by_sink(handles))
         return {topic for sink, own in found if isinstance(sink, WritesTopics) for topic in sink.targets(own)}
 
@@ -400,7 +400,7 @@ class MultiSink(
         return ended
 
     def sinks(self) -> Iterator[tuple[str, TwoPhaseCommitSink[Any, Any]]]:
-        """Yield the name of each sink and the sink, for commands that examine the stores."""
+        """Yield each sink after its name, for commands that examine the stores."""
         for one in self._sinks.values():
             yield one.name, one.sink
 

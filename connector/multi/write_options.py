@@ -130,7 +130,7 @@ class WriteOptions:
         In the order of the option ``sinks``.
     route_column : str or None
     prefix : str
-        The option ``transactionalIdPrefix``, which the framework sets if the user does not; otherwise empty.
+        The option ``transactionalIdPrefix``. If the user does not set it, the framework fills in the default.
     """
 
     sinks: Sequence[SinkOptions]

@@ -17,7 +17,7 @@ __all__ = ["Adoption"]
 
 
 class Adoption:
-    """The acceptance of a location as it is. Only `run` changes anything.
+    """Accepts a location as it is, for ``barrier restore --as-is``. Only `run` changes anything.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Adoption:
         path, ledger, committed, claim, drop = self._location.path, self.ledger, self.committed, self._claim, self.drop
         if not ledger.position:
             yield f"{path} has no journal: the query used another sink before, or the journal was deleted."
-            yield "If a micro-batch was only half written at that time, its rows may be DOUBLED or LOST."
+            yield "If a micro-batch was only half written before, its rows may be DOUBLED or LOST."
         else:
             yield f"{path}: the journal (of {ledger.location}) accounts for micro-batches up to {ledger.accounted}."
         yield f"Spark has committed micro-batches up to {committed}."

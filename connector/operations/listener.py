@@ -87,7 +87,9 @@ class Listening:
         try:
             call(what)
         except Exception:
-            log.exception("%s of %s raised", getattr(call, "__name__", call), type(self._listener).__qualname__)
+            log.exception(
+                "%s of %s raised an error", getattr(call, "__name__", call), type(self._listener).__qualname__
+            )
 
     def stop(self) -> None:
         """Stop reporting, and remove Spark's listener. A second call changes nothing."""

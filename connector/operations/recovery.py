@@ -155,7 +155,7 @@ def recover(
         with exclusive_access(location):
             delete_after(location, torn - 1)
         log.warning(
-            "%s: offsets/%d was damaged. It is deleted, because its micro-batch was not decided", location.path, torn
+            "%s: offsets/%d was damaged. It was deleted, because its micro-batch was not decided", location.path, torn
         )
     must_go_back = go_back or ledger.rewinding is not None or out_of_step(ledger, logs)
     if not must_go_back and _commit(location, run, given):

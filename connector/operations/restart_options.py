@@ -15,7 +15,7 @@ __all__ = ["from_config"]
 TYPE: Final = "restart-strategy.type"
 
 LONGEST_DAYS = 10_000
-"""The longest duration, in days. A longer one is a mistake, and a clock can't sleep for any number of seconds."""
+"""The longest accepted duration, in days. A longer one is a typing error, and ``sleep`` would fail with it."""
 
 _KINDS: Final[Mapping[str, Callable[..., RestartStrategy]]] = {
     "none": NoRestart,

@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Request to stop a query under `supervise`, from any thread or from a signal handler."""
+    """A request to stop a query under `supervise`. Any thread, or a signal handler, can make it."""
 
     def __init__(self) -> None:
         self._times = 0  # no lock, no event: a signal handler could deadlock with its own thread

@@ -37,8 +37,8 @@ class Standing:
     batch : int
         The newest micro-batch that Spark began; -1 if there is none.
     idle : bool
-        True if Spark has committed every micro-batch that it began. If the stop was requested before this was read, no task
-        of an earlier planning is running, and every later planning obeys the request.
+        True if Spark has committed every micro-batch that it began. If the stop was requested before Spark's logs were read,
+        no task of an earlier planning is running, and every later planning obeys the request.
     """
 
     ledger: Ledger

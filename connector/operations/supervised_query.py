@@ -47,8 +47,8 @@ def supervise(
     """Keep a query running: restart it after failures, and return after a graceful stop. *Called in the user's driver program.*
 
     `strategy` decides when a failed query is started again. If a restart can't help (wrong options, missing rights, a replay
-    with other rows), the query stays stopped. If the failure requires a rewind, `supervise` rewinds the query before the
-    restart.
+    with other rows), the query is not restarted. If the failure requires a rewind, `supervise` rewinds the query first.
+
     SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. A second signal,
     or the end of `stop_timeout`, stops the query immediately; prepared rows are then committed.
 

@@ -85,7 +85,7 @@ class Supervision:
         self._looks, self._complaints = Pace(JOURNAL_SECONDS, self.clock), Pace(SILENT_SECONDS, self.clock)
 
     def run(self, live: Callable[[], Failure | None]) -> Failure | None:
-        """Call `live` until the query ends, is stopped, or may not be restarted. Return the failure in the last case."""
+        """Call `live` until the query ends or is stopped. If it fails and may not be restarted, return its failure."""
         failure: Failure | None = None
         while not self.wish.asked():
             self._restarts.began()
@@ -256,7 +256,7 @@ def record_restart(
         if journal.load().newest_run is not None:
             journal.append(fact, _anyone)
     except (TwoPhaseCommitError, OSError) as problem:
-        log.warning("the reason of this restart could not be written to the journal: %s", problem)
+        log.warning("the reason for this restart could not be written to the journal: %s", problem)
 
 
 def _anyone(ledger: Ledger) -> None:

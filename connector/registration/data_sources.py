@@ -14,7 +14,7 @@ from connector.spark.host import HostedSinkDataSource, data_source_for
 __all__ = ["add_sinks", "known_sources", "sink_of", "source_of", "travels", "with_sinks"]
 
 SEVERAL: Final = "2pc-multi"
-"""The format that combines several sinks, among which may be the user's own."""
+"""The format that combines several sinks. Some of them may be the user's own sinks."""
 
 _own: dict[str, type[HostedSinkDataSource]] = {}
 """The data source classes of the user's own registered sinks, by format."""

@@ -8,9 +8,10 @@ __all__ = ["default_source"]
 
 
 def default_source(format_: str) -> type[DataSource]:
-    """Return the data source class of one of our formats. If it can't be imported, return a class that raises the reason.
+    """Return the data source class of one of our formats.
 
-    This function itself must never raise: an error here would hide all Python data sources from Spark.
+    If it can't be imported, return a class that raises an error with the reason when a query uses it. This function itself
+    must never raise, because an error here would hide all Python data sources from Spark.
     """
     try:
         from connector.registration.data_sources import source_of

@@ -47,7 +47,7 @@ SLOW: Final[Mapping[str, str]] = {
 """Session settings, with Spark's default. With another value, every query that uses Spark's Python API is slow."""
 
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
-"""Error conditions that only count in the Python of Spark's workers. The user's program may run another Python."""
+"""Error conditions that are ignored here, because Spark's workers may run another Python than the user's program."""
 
 NO_LOCATION: Final = frozenset({"LOCATION_NOT_A_FOLDER", "LOCATION_NOT_OURS"})
 """Error conditions of a location that Spark could not create, or could not write into."""

@@ -1,1 +1,1 @@
-"""Savepoints: take one of a query from outside, restore it at a new location, dispose of it."""
+"""Take savepoints of a query, restore them at a new location, and dispose of them."""

@@ -152,7 +152,7 @@ class Savepoint:
 
     @property
     def root(self) -> str:
-        """Return the text with which the names of the savepoint's files begin: the folder of its data, or an empty text."""
+        """Return the folder of the savepoint's data, with a slash at the end; empty for format 1."""
         return "" if self.format == 1 else f"{self.id}/"
 
     @property

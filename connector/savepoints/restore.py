@@ -250,7 +250,7 @@ class Restore:
         return self._location.query_id()
 
     def _is_still(self, begun: entries.RestoreBegun) -> bool:
-        """Return whether the location is still closed by this restore; False if the same command has opened it elsewhere."""
+        """Return whether the location is still closed by this restore; False if another process has opened it."""
         ledger = self._journal.load()
         if ledger.restoring == begun or ledger.restored is not None:
             return ledger.restored is None
@@ -303,7 +303,7 @@ class Restore:
     def _source(self, savepoint: Savepoint, query: str) -> Iterator[tuple[list[str], Callable[[str], None]]]:
         """Yield the names of the files to copy, and a function that copies one file to the new location.
 
-        It copies from the savepoint or, if the state is repartitioned, from a scratch folder.
+        The function copies from the savepoint or, if the state is repartitioned, from a scratch folder.
         """
         saved = savepoint.checkpoint_files()
         if self._partitions is None:

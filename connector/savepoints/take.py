@@ -144,7 +144,7 @@ def _exists(folder: str) -> LocationError:
 
 def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
     """Load the journal, and check that a savepoint can be taken (S1). Later steps repeat this check."""
-    refuse_batch_writes(place, "each of its versions is written once")
+    refuse_batch_writes(place, "df.write needs no savepoint, because each version is written only once")
     ledger = journal.load()
     if ledger.position:
         refuse_elsewhere(place, ledger)

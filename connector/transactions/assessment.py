@@ -16,7 +16,7 @@ __all__ = ["Assessment", "Verdict", "assess"]
 
 
 class Verdict(enum.Enum):
-    """The expected end of an open transaction."""
+    """The verdict on an open transaction: its state, and how it will end."""
 
     ENDING = "is ending"
     DECIDED = "decided, will be committed"
@@ -182,7 +182,11 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
             "Ask again as a user who may DESCRIBE all ids, and name the locations of all queries that write there.",
         )
     how = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(transaction.state)
-    said = f"Its coordinator reports it as {how}" if how else "Its coordinator does not know how it ended"
+    said = (
+        f"Its coordinator reports the producer's last transaction as {how}"
+        if how
+        else "Its coordinator does not know how it ended"
+    )
     reason = f"{said}, but it is open in {where}: the brokers did not write a marker there (KAFKA-20734)."
     if owner is not None:
         journal = f"In the journal of {owner.location}, it is {_word(claim)}. {_runs(owner)}"

@@ -218,7 +218,7 @@ def _producers(opened: Mapping[int, OpenTransaction]) -> set[Producer]:
 
 
 def _hanging(admin: KafkaAdmin, places: _Places, strange: set[Producer]) -> dict[Producer, OpenOnBrokers]:
-    """Ask again about producers that have a transaction open in a partition, but at no coordinator; return what stays open."""
+    """Ask again about transactions that are open in a partition, but at no coordinator. Return those that are still open."""
     names = sorted(admin.owners({identity for identity, _ in strange}).values())
     before = admin.describe(names)
     places.again(strange)

@@ -1,4 +1,4 @@
-"""Find consumer groups that probably wait at a stable offset, from the offsets that they have committed."""
+"""Find consumer groups that an open transaction probably blocks, from the offsets that the groups have committed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["waiting_groups"]
 REQUEST_SECONDS: Final = 5.0
 
 ALL_SECONDS: Final = 20.0
-"""Seconds for the requests about all groups. Each group costs one request, and its coordinator may be down."""
+"""Time limit in seconds for asking about all groups. Each group costs one request, and its coordinator may be down."""
 
 
 def waiting_groups(config: ClientConfig, held: Sequence[HeldPartition]) -> Mapping[Partition, list[str]]:
