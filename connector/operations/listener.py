@@ -170,8 +170,8 @@ def add_listener(
         The query's checkpoint location, as set on its writer.
     listener : CheckpointListener
     since : int, optional
-        The id of the last checkpoint that your program has handled (`CheckpointHistory.id`): later events are reported as
-        well. 0 reports everything that the journal keeps. By default, only new events are reported.
+        The id of the last checkpoint that your program has handled (`CheckpointHistory.id`). All events after it are
+        reported. 0 reports everything that the journal keeps. By default, only new events are reported.
 
     Returns
     -------
