@@ -1,4 +1,4 @@
-"""The loop that restarts a query: after each failure, a rewind if needed, and a delay. At the end, no transaction stays open.
+"""The loop that restarts a query: after each failure, a rewind if needed, and a delay. After a stop, no transaction stays open.
 
 `supervise` runs this loop in the user's program. If systemd or Kubernetes restarts the whole program instead, it runs
 ``barrier recover`` before each start.
@@ -85,7 +85,10 @@ class Supervision:
         self._looks, self._complaints = Pace(JOURNAL_SECONDS, self.clock), Pace(SILENT_SECONDS, self.clock)
 
     def run(self, live: Callable[[], Failure | None]) -> Failure | None:
-        """Call `live` until the query ends or is stopped. If it fails and may not be restarted, return its failure."""
+        """Call `live` until the query ends or is stopped; then end its open transactions, and return None.
+
+        If the query fails and may not be restarted, return its failure, and leave its transactions as they are.
+        """
         failure: Failure | None = None
         while not self.wish.asked():
             self._restarts.began()
