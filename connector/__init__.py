@@ -1,4 +1,4 @@
-"""Adapters of the checkpoint protocol: Spark, Kafka and other stores."""
+"""Adapters that connect the checkpoint protocol to Spark, Kafka and other stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointListener", "LagListener", "StopRequest", "add_listener", "register", "supervise"]
 
 
-catalogue.extend(__name__)  # whose remedies name the commands
+catalogue.extend(__name__)  # adds this package's conditions, and remedies that name its commands
 
 
 _HOMES: Final = {
@@ -31,28 +31,28 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: commands need no PySpark, and tasks and the source's process no journal."""
+    """Import a public name when it is first used. So commands need no PySpark; tasks and the source load no journal code."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
-    """Register the formats in a Spark session, and let ``start()`` check them. *Driver program, once per session*.
+    """Register the formats in a Spark session, and make ``start()`` check them. *Driver program, once per session*.
 
     After this call, every ``writeStream...start()`` of the program first checks the sink: options, columns, output mode,
-    brokers, topic and rights. ``start()`` raises a mistake in one sentence, before Spark writes anything into the checkpoint
-    location. Without this call, the query fails later, in its first micro-batch.
+    brokers, topic and rights. If something is wrong, ``start()`` raises a short error before Spark writes anything into the
+    checkpoint location. Without this call, the query fails later, in its first micro-batch.
 
     If the package is installed, Spark finds its formats without this call. You need the call for zips (``--py-files``), for
-    your own subclasses of `TwoPhaseCommitSink`, and for a session whose search for formats was killed. A second call changes
-    nothing.
+    your own subclasses of `TwoPhaseCommitSink`, and if Spark's search for formats was killed in this session. A second call
+    changes nothing.
 
     Parameters
     ----------
     spark : SparkSession
     *sinks : type[TwoPhaseCommitSink]
-        Your own sinks. Each becomes the format that its ``name()`` returns.
+        Your own sinks. Spark then knows each one as the format that its ``name()`` returns.
 
     Examples
     --------

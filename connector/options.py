@@ -1,4 +1,4 @@
-"""Options of every format: one table each (key, default, parser, doc, since) feeds the parser, the docs and a test."""
+"""Tables of options, one for each format. The parser, the docs and a test read the same table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class _Required:
-    """Type of `REQUIRED`."""
+    """The type of `REQUIRED`."""
 
     def __repr__(self) -> str:
         return "REQUIRED"
@@ -42,23 +42,23 @@ class _Required:
 
 
 REQUIRED: Final = _Required()
-"""The default of an option that must be given."""
+"""Stands in place of a default: the user must set the option."""
 
 
 def shown_value(key: str, value: str) -> str:
-    """Return the value as a message, a log or a repr may show it."""
+    """Return an option's value for messages and logs: a placeholder if the value is a secret."""
     return HIDDEN if is_secret(key, value) else value
 
 
 def as_str(text: str) -> str:
-    """Parse any text but the empty one."""
+    """Return the text without spaces around it. Raises ValueError if nothing is left."""
     if not text.strip():
         raise ValueError("text that is not empty")
     return text.strip()
 
 
 def as_bool(text: str) -> bool:
-    """Parse ``true`` or ``false``, as Spark takes them."""
+    """Parse ``true`` or ``false``, in any case."""
     lowered = text.strip().lower()
     if lowered not in ("true", "false"):
         raise ValueError("true or false")
@@ -66,7 +66,7 @@ def as_bool(text: str) -> bool:
 
 
 def as_positive_int(text: str) -> int:
-    """Parse a whole number from 1."""
+    """Parse a whole number, 1 or more."""
     try:
         number = int(text.strip())
     except ValueError:
@@ -77,7 +77,7 @@ def as_positive_int(text: str) -> int:
 
 
 def as_version(text: str) -> int:
-    """Parse a whole number from 0."""
+    """Parse a whole number, 0 or more."""
     number = text.strip()
     if not (number.isascii() and number.isdigit()):
         raise ValueError("a whole number from 0")
@@ -96,7 +96,7 @@ _DURATION_FORM: Final = 'milliseconds (30000), or a whole number with ms, s, min
 
 
 def as_duration_ms(text: str) -> int:
-    """Parse a duration into milliseconds from 0; text without a unit is milliseconds already."""
+    """Parse a duration and return it in milliseconds, 0 or more. A number without a unit counts as milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or found[2] not in _MILLISECONDS:
         raise ValueError(_DURATION_FORM)
@@ -104,7 +104,7 @@ def as_duration_ms(text: str) -> int:
 
 
 def as_choice(*choices: str) -> Callable[[str], str]:
-    """Make a parser that takes one of `choices` in any case and returns it as it is written here."""
+    """Return a parser that accepts each of `choices` in any case, and returns it with the spelling that it has in `choices`."""
     by_lower = {choice.lower(): choice for choice in choices}
 
     def parse(text: str) -> str:
@@ -117,7 +117,7 @@ def as_choice(*choices: str) -> Callable[[str], str]:
 
 
 def as_columns(text: str) -> tuple[str, ...]:
-    """Parse names of columns, with commas between them or as a JSON array; each stands there once."""
+    """Parse column names, separated by commas or as a JSON array. No name may occur twice, regardless of case."""
     stripped = text.strip()
     names: Any = stripped.split(",")
     if stripped.startswith("["):
@@ -126,15 +126,15 @@ def as_columns(text: str) -> tuple[str, ...]:
         except ValueError:
             names = None
     if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-        raise ValueError('names of columns with commas between, or JSON: ["one", "with, comma"]')
+        raise ValueError('column names separated by commas, or JSON: ["one", "with, comma"]')
     columns = tuple(name.strip() for name in names)
     if len({name.lower() for name in columns}) < len(columns):
-        raise ValueError("each column once")
+        raise ValueError("each column only once")
     return columns
 
 
 def as_json(text: str) -> Any:
-    """Parse any JSON value."""
+    """Parse a JSON value of any type."""
     try:
         return json.loads(text)
     except ValueError as problem:
@@ -143,20 +143,21 @@ def as_json(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """One row of an option table.
+    """One option: a row of an `OptionTable`.
 
     Parameters
     ----------
     key : str
-        As users write it; it is found in any case, because Spark lower-cases keys.
+        The option's name, as users write it. Case is ignored, because Spark lower-cases keys.
     default : Any
-        The value (not its text) when the option is absent; `REQUIRED` if there is none.
+        The parsed value (not its text) if the user does not set the option; `REQUIRED` if the user must set it.
     parse : Callable[[str], Any]
-        Makes the value of the text; raises ValueError with what it expects ("a whole number from 1").
+        Parses the text of the value. If the text is wrong, it raises ValueError; the message says which values are valid
+        ("a whole number from 1").
     doc : str
-        One or two sentences for the options' page.
+        The description for the page of options: one or two sentences.
     since : str
-        The release that brought it.
+        The release that added the option.
     """
 
     key: str
@@ -167,13 +168,14 @@ class Option:
 
 
 class ParsedOptions(Mapping[str, Any]):
-    """Values by the options' own keys, in any case; an option that was not given has its default.
+    """The parsed options: a mapping from key (in any case) to value. An option that the user did not set has its default.
 
     Parameters
     ----------
     values : Mapping[str, Any]
+        The value of every option, by its key.
     passthrough : Mapping[str, str]
-        Options under a passed-through prefix (``kafka.``), keys lower-cased and with the prefix.
+        Options that are passed on unchanged, such as ``kafka.acks``. The keys are in lower case and include the prefix.
     given : Sequence[str]
         Keys that the user set.
     """
@@ -194,7 +196,7 @@ class ParsedOptions(Mapping[str, Any]):
         return len(self._values)
 
     def given(self, key: str) -> bool:
-        """Return whether the user set it (otherwise its value is the default)."""
+        """Return whether the user set the option; otherwise its value is the default."""
         return key.lower() in self._given
 
     def __repr__(self) -> str:  # values may be secrets
@@ -207,12 +209,12 @@ class OptionTable:
     Parameters
     ----------
     name : str
-        The format, for messages: ``barrier-kafka``.
+        The format's name, for messages (``barrier-kafka``).
     options : Sequence[Option]
     passthrough_prefixes : Sequence[str]
-        Options whose key starts with one of them are handed on as they are.
+        Options whose key starts with one of these prefixes are not parsed, but passed on unchanged.
     passed_to : str
-        To whom, for messages.
+        The receiver of the passed-on options, for messages ("the client").
     """
 
     def __init__(
@@ -229,19 +231,20 @@ class OptionTable:
         self._by_key = {option.key.lower(): option for option in self.options}
 
     def parse(self, options: Mapping[str, str], also: OptionTable | None = None) -> ParsedOptions:
-        """Check and parse what the user set.
+        """Check and parse the options that the user set.
 
         Parameters
         ----------
         options : Mapping[str, str]
-            As Spark passes them; keys in any case.
+            The options as Spark passes them, with keys in any case.
         also : OptionTable, optional
-            Further options that may stand there, such as `HOST_OPTIONS`; this table's own come first.
+            Another table whose options the user may set as well, such as `HOST_OPTIONS`. If both tables have an option, this
+            table's option counts.
 
         Raises
         ------
         OptionError
-            ``UNKNOWN_OPTION``, naming the nearest; ``INVALID_OPTION``; ``MISSING_OPTION``.
+            ``UNKNOWN_OPTION`` (the message suggests the most similar option), ``INVALID_OPTION`` or ``MISSING_OPTION``.
         """
         known = {**(also._by_key if also else {}), **self._by_key}
         values = {option.key: option.default for option in known.values()}
@@ -273,7 +276,7 @@ class OptionTable:
         try:
             return option.parse(text)
         except ValueError as expectation:
-            # Some parsers quote the text that they were given; a secret option's parser must not be quoted at all.
+            # Some parsers quote the text in their error, so the error of a secret option's parser must not be shown.
             expected = "another value" if is_secret(option.key, text) else str(expectation)
             raise self.invalid(option.key, text, expected) from None
 
@@ -333,8 +336,8 @@ HOST_OPTIONS = OptionTable(
             True,
             as_bool,
             "df.write only: true compares the rows when you repeat a version; it fails if they differ from the first write. "
-            "false skips the comparison, for a frame that is computed differently each time. Either way, the first write "
-            "stays.",
+            "false skips the comparison, for a frame that is computed differently each time. Either way, the rows of "
+            "the first write stay.",
         ),
         Option(
             "singleDriver",
@@ -393,4 +396,4 @@ HOST_OPTIONS = OptionTable(
     ),
     passthrough_prefixes=(),
 )
-"""Options that Spark and the host add to a sink's own."""
+"""Options that every sink has in addition to its own: those of Spark, and those of the framework."""

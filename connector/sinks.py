@@ -1,6 +1,6 @@
-"""Tools for sinks, ours and users' (`barrier_kafka.sinks`): options, findings, deadlines, secrets, durable files.
+"""Tools for writing sinks: options, findings, deadlines, secrets and durable files. Users find them in `barrier_kafka.sinks`.
 
-With the names of `transactional`, this is all that our SQL, Delta and multi sinks import from outside their own folders.
+Our SQL, Delta and multi sinks import only these names, and those of `transactional`, from outside their own folders.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ def test_a_store_that_is_not_there_is_an_error_that_names_it_and_no_secret(proxy
     proxy.spoil = []
     assert append(journal) == 2
     nowhere = CheckpointLocation(location.path.replace(BUCKET, "another"), {"endpoint": proxy.endpoint})
-    with pytest.raises(LocationError, match=r"LOCATION_UNREADABLE.*no such bucket"):
+    with pytest.raises(LocationError, match=r"LOCATION_UNREADABLE.*the bucket does not exist"):
         nowhere.journal().load()
 
 

@@ -136,7 +136,7 @@ def test_a_live_querys_transactions_are_left_alone(
     name = ours[0]["transactionalId"]
     status, document, _ = answer(capsys, "transactions", "abort", name, query.work.location, "--yes")
     assert (status, document["condition"]) == (1, "ABORT_REFUSED")
-    assert "Leave it" in document["message"]
+    assert "Leave the transaction alone" in document["message"]
     query.finish()
 
 

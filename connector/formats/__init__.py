@@ -1,1 +1,1 @@
-"""Formats by their names: those of this package, one table, and those of users. It knows neither Spark nor a store."""
+"""Find a format by its name: this package's formats and users' formats. Imports neither Spark nor a store's client."""

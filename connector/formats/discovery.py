@@ -1,7 +1,7 @@
-"""Sinks by the names of their formats. A journal keeps the name: what only a journal names is never imported.
+"""Find the sink of a format by the format's name. Code that only a journal names is never imported.
 
-A command finds a sink among those that the program has registered, ours, those that installed packages offer as entry points
-(``barrier_kafka.sinks``), and those that the operator names in the environment variable ``BARRIER_ALLOW``.
+A command searches in this order: sinks that the program has registered, sinks of this package, entry points of installed
+packages (group ``barrier_kafka.sinks``), and import paths in the environment variable ``BARRIER_ALLOW``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["ALLOW", "SinkType", "allowed_paths", "find_sink", "remember_sink"]
 SinkType = type[TwoPhaseCommitSink[Any, Any]]
 
 ALLOW: Final = "BARRIER_ALLOW"
-"""An environment variable: import paths (``package.module:Name``, by commas) that commands may import."""
+"""The environment variable with import paths (``package.module:Name``, separated by commas) that commands may import."""
 
 OFFERED: Final = "barrier_kafka.sinks"
 GROUPS: Final = (OFFERED, "barrier_kafka.hooks", "barrier_kafka.token_providers")
-"""Groups of entry points: commands may import installed packages, too."""
+"""Groups of entry points. Commands may import the entry points that installed packages offer in these groups."""
 
 _OURS: Final = {each.name: each.path for each in SINKS}
 
@@ -33,12 +33,25 @@ _registered: dict[str, SinkType] = {}
 
 
 def remember_sink(sink: SinkType) -> None:
-    """Let commands that this process runs (`connector.supervise`) find a sink by its name."""
+    """Remember a sink by its format's name, so that `find_sink` finds it in this process (for `connector.supervise`)."""
     _registered[sink.name()] = sink
 
 
 def find_sink(name: str, recorded: str = "") -> SinkType:
-    """Return the sink of a format."""
+    """Return the sink class of a format.
+
+    Parameters
+    ----------
+    name : str
+        The format's name.
+    recorded : str
+        The sink's import path according to the journal. It is only quoted in the error, and never imported.
+
+    Raises
+    ------
+    OptionError
+        ``UNKNOWN_SINK``
+    """
     if name in _registered:
         return _registered[name]
     if name in _OURS:
@@ -56,7 +69,7 @@ def find_sink(name: str, recorded: str = "") -> SinkType:
 
 
 def allowed_paths() -> frozenset[str]:
-    """Return the import paths that the operator, or what is installed, allows commands to import."""
+    """Return the import paths that commands may import: those in ``BARRIER_ALLOW``, and installed packages' entry points."""
     return frozenset(_allowed_here()) | {each.value for group in GROUPS for each in entry_points(group=group)}
 
 

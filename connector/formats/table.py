@@ -1,4 +1,4 @@
-"""The table of this package's formats. A new one is a row here; CONTRIBUTING.md names the other places."""
+"""The table of this package's formats. To add a format, add a row here; CONTRIBUTING.md lists the other places to change."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["FORMATS", "SINKS", "Format", "format_of"]
 
 @dataclass(frozen=True)
 class Format:
-    """A format: what users write into ``format(...)``.
+    """A format of this package. Users select it with ``format(name)``.
 
     Parameters
     ----------
     name : str
     path : str
-        The import path of its sink, or of the data source that reads it: ``package.module:Class``.
+        The import path ``package.module:Class`` of the format's sink or, for a source, of its data source.
     shown_by : Sequence[str]
-        Options that only this format has: `barrier doctor` recognises it by any of them.
+        Options by which `barrier doctor` recognizes the format. One of them is enough.
     schemes : Sequence[str]
-        Of the option ``url``, if several formats have the same options.
+        URL schemes by which the option ``url`` identifies the format, if several formats have the same options.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Format:
     schemes: Sequence[str] = ()
 
     def load(self) -> Any:
-        """Import what `path` names."""
+        """Import the class at `path`, and return it."""
         module, _, name = self.path.partition(":")
         return getattr(import_module(module), name)
 
     def is_shown_by(self, options: Mapping[str, str]) -> bool:
-        """Return whether these options are of this format."""
+        """Return whether these options belong to this format."""
         scheme = options.get("url", "").removeprefix("jdbc:").partition("://")[0]
         return any(name in options for name in self.shown_by) and (not self.schemes or scheme in self.schemes)
 
@@ -57,9 +57,9 @@ FORMATS: Final[Sequence[Format]] = (
     ),
     *SINKS,
 )
-"""In the order in which options are compared with `Format.shown_by`."""
+"""All formats of this package, in the order in which `format_of` tries them."""
 
 
 def format_of(options: Mapping[str, str]) -> str | None:
-    """Return the name of the format that these options are of; None if they do not show it."""
+    """Return the name of the format to which these options belong; None if no format matches."""
     return next((each.name for each in FORMATS if each.is_shown_by(options)), None)

@@ -1,1 +1,1 @@
-"""The content of a checkpoint location, on any store: files, the journal, Spark's logs and state. Imports no Spark."""
+"""Access to a checkpoint location on any store: its files, its journal, Spark's logs and state. Does not import Spark."""

@@ -20,51 +20,54 @@ CHUNK: Final = 1 << 20
 
 
 class LocationFiles(Protocol):
-    """Files of a location on any store. Names are relative to it, with ``/``; every change is durable on return."""
+    """The files of a checkpoint location or a savepoint, on any store.
+
+    Names are relative to the location, and have ``/`` between folders. When a method returns, its changes are durable.
+    """
 
     def names(self, folder: str) -> list[str]:
-        """List a folder, folders in it too, in any order; empty if there is none."""
+        """Return the names of the files and folders in a folder, in any order; empty if the folder does not exist."""
 
     def tree(self, folder: str) -> list[str]:
-        """List all files in a folder and below, by their names in the location; empty if there is none."""
+        """Return the names of all files in a folder and its subfolders, relative to the location; empty if there are none."""
 
     def read(self, name: str) -> bytes:
-        """Read a whole file. Raises OSError; FileNotFoundError if there is none."""
+        """Return a file's content. Raises FileNotFoundError if the file does not exist, OSError if it can't be read."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Read a file piece by piece. Raises as `read`."""
+        """Yield a file's content in pieces. Raises the same errors as `read`."""
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file or a folder of that name. Raises OSError if that is unknown."""
+        """Return whether a file or folder with this name exists. Raises OSError if that can't be determined."""
 
     def mark(self, name: str) -> str | None:
-        """Return a mark that changes when the file is replaced; None if there is no file."""
+        """Return a fingerprint of a file, which changes when the file is replaced; None if the file does not exist."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a file whole, or not at all; return False if the name is taken. Raises OSError: it may be done or not."""
+        """Create a complete file, or none; return False if the name is taken. After an OSError, the file may exist or not."""
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
-        """Write a file, whole or not at all, over what is there."""
+        """Write a complete file, or none. An existing file of this name is replaced."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files. Deleting what is gone is no error."""
+        """Delete files. It is no error if a file does not exist."""
 
     def remove(self, folder: str) -> None:
-        """Delete a folder with everything in it. The empty name stands for the location, which is deleted if it has no file."""
+        """Delete a folder and its content. If `folder` is empty, delete the location itself, but only if it has no files."""
 
     def journal_store(self, folder: str) -> JournalStore:
-        """Return the files of a folder of ours, with exclusive create."""
+        """Return a `JournalStore` for the files in a folder."""
 
     def shown(self, name: str) -> str:
-        """Return a file's whole name, for messages."""
+        """Return a file's full path or URL, for messages."""
 
 
 GONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""There is no such file."""
+"""The errors that are raised if a file does not exist."""
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:
-    """Read a whole file; distinguish a file that is gone from one that can't be read at this moment."""
+    """Return a file's content. Raises an error of `GONE` if the file does not exist, LocationError if it can't be read now."""
     try:
         return files.read(name)
     except GONE:
@@ -76,7 +79,7 @@ def read_file(files: LocationFiles, name: str) -> bytes:
 
 @contextmanager
 def _guarded(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
-    """Raise this error if the disk or the store fails, JournalError if another user's rights forbid it."""
+    """Convert errors: a PermissionError to a JournalError, any other OSError to the error that `failed` returns."""
     try:
         yield
     except GONE:
@@ -88,9 +91,10 @@ def _guarded(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
 
 
 class GuardedFiles:
-    """Files of any store; an error of the disk or the store names the file: no command ends with a bare ``OSError``.
+    """Files of any store, with errors that name the file, so that no command ends with a bare ``OSError``.
 
-    Only `read` passes an ``OSError`` on, for `read_file`; and `journal_store`, as a journal judges its store's errors itself.
+    Two methods do not convert errors: `read`, because `read_file` converts them, and `journal_store`, because the journal
+    handles its store's errors itself.
 
     Parameters
     ----------
@@ -99,9 +103,9 @@ class GuardedFiles:
     Raises
     ------
     LocationError
-        ``LOCATION_UNREADABLE``, or ``LOCATION_UNWRITABLE``: then a change may be done or not.
+        ``LOCATION_UNREADABLE``, or ``LOCATION_UNWRITABLE``. After the latter, the change may have been made or not.
     JournalError
-        ``LOCATION_NOT_OURS``
+        ``LOCATION_NOT_OURS``: this user has no access to the file.
     """
 
     def __init__(self, inner: LocationFiles) -> None:
@@ -180,8 +184,8 @@ class LocalFiles:
     ----------
     path : str
     private : bool
-        Files are closed to others than their owner, as a journal's are (`transactional.journal.folders`); else with the modes
-        that Spark gives.
+        True to give new files the restricted modes of a journal's files (`transactional.journal.folders`), False to give them
+        the modes that Spark's files have.
     """
 
     def __init__(self, path: str, private: bool = False) -> None:
@@ -200,7 +204,7 @@ class LocalFiles:
 
         def failed(error: OSError) -> None:
             with suppress(FileNotFoundError):
-                raise error  # os.walk passes over folders that it can't list, and their files would be missing
+                raise error  # os.walk skips folders that it can't list, so their files would be missing
 
         found = []
         for above, _, names in os.walk(self.shown(folder), onerror=failed):
@@ -222,7 +226,7 @@ class LocalFiles:
     def exists(self, name: str) -> bool:
         """See `LocationFiles`."""
         try:
-            os.stat(self.shown(name))  # os.path.exists returns False, too, if the disk does not answer
+            os.stat(self.shown(name))  # os.path.exists also returns False if the disk does not answer
         except GONE:
             return False
         return True
@@ -290,7 +294,7 @@ class LocalFiles:
 
 
 def _remove_empty(path: str) -> None:
-    """Remove the empty folders in a folder, and the folder itself if nothing else is in it."""
+    """Remove all empty subfolders of a folder, then the folder itself if it is empty."""
     for folder, _, _ in os.walk(path, topdown=False):
         with suppress(OSError):
             os.rmdir(folder)

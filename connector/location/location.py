@@ -18,20 +18,20 @@ from transactional.sink import Options
 __all__ = ["CheckpointLocation", "local_path", "nearest"]
 
 SINGLE_DRIVER = "BARRIER_SINGLE_DRIVER"
-"""The environment variable by which commands get what a query gets by the option singleDriver."""
+"""The environment variable that commands read in place of the query's option singleDriver."""
 
 SINGLE_DRIVER_OPTION = "singleDriver"
 
 STORE_OPTIONS = {"endpoint": "checkpointEndpoint", "region": "checkpointRegion"}
-"""The object store's settings, and the sink's options that give them."""
+"""The settings of an object store, each with the sink option that sets it."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def local_path(text: str) -> str | None:
-    """Return the local path that Hadoop's Path makes of a path or a ``file:`` URI; None if it is not local.
+    """Return the local path of a path or a ``file:`` URI, as Hadoop reads it; None if the text names another store.
 
-    Hadoop takes the text as it is: ``%20`` stays ``%20``, and ``#`` and ``?`` have no meaning.
+    Hadoop does not decode the text: ``%20`` stays ``%20``, and ``#`` and ``?`` have no special meaning.
     """
     scheme = _SCHEME.match(text)
     if scheme is None:
@@ -46,34 +46,36 @@ def local_path(text: str) -> str | None:
 
 
 def nearest(path: str) -> str:
-    """Return the path, or the nearest one above it that is there."""
+    """Return the path if it exists, otherwise its nearest parent that exists."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 
 
 class CheckpointLocation:
-    """One query's checkpoint location, read and written through the same root.
+    """The checkpoint location of one query: access to its files and its journal.
 
     Parameters
     ----------
     location : str
-        As given to ``checkpointLocation``: a local path or a ``file:`` URI; a folder of an object store (``s3a://bucket/..``,
-        ``gs://``, ``abfss://``); with `single_driver` what else pyarrow knows (``hdfs://``).
+        The value of ``checkpointLocation``: a local path, a ``file:`` URI, or a folder in an object store
+        (``s3a://bucket/..``, ``gs://``, ``abfss://``). With `single_driver`, also any other URL that pyarrow can open
+        (``hdfs://``).
     options : Mapping[str, str], optional
-        ``endpoint`` and ``region`` of an object store, if the environment does not set them.
-    single_driver : bool
-        Something else guarantees one driver: the store need not create a file exclusively.
+        ``endpoint`` and ``region`` of the object store, in place of the environment's values.
+    single_driver : bool, optional
+        True if something else guarantees a single driver. Then the store need not support exclusive create. By default, the
+        environment variable ``BARRIER_SINGLE_DRIVER`` decides.
 
     Attributes
     ----------
     path : str
-        Canonical: an absolute local path, or a URL.
+        The canonical name of the location: an absolute local path, or a URL.
 
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``: nothing there arbitrates which of two drivers decides.
+        ``NO_EXCLUSIVE_CREATE``: the store can't create a file exclusively, so it can't keep two drivers apart.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class CheckpointLocation:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> CheckpointLocation:
-        """Make a location from a sink's options."""
+        """Return the location that a sink's options name. Raises OptionError if ``checkpointLocation`` is not set."""
         given = Options(options)
         location = given.get("checkpointLocation")
         if not location:
@@ -108,15 +110,15 @@ class CheckpointLocation:
                 "MISSING_OPTION",
                 owner="2pc",
                 option="checkpointLocation",
-                reason='set .option("checkpointLocation", ...) on the writer itself, as Spark does not pass a sink '
-                "spark.sql.streaming.checkpointLocation, and without the location nothing is exactly-once",
+                reason='set .option("checkpointLocation", ...) on the writer itself, because Spark does not pass '
+                "spark.sql.streaming.checkpointLocation to a sink. Without the location, nothing is exactly-once",
             )
         store = {name: given[key].strip() for name, key in STORE_OPTIONS.items() if key in given}
         single = given[SINGLE_DRIVER_OPTION].strip().lower() == "true" if SINGLE_DRIVER_OPTION in given else None
         return cls(location, store, single)
 
     def check_writable(self) -> None:
-        """Check that this user can make the location, or write into it. Nothing is asked of an object store."""
+        """Check that this user can create the location or write into it. Object stores are not checked."""
         if not self.is_local:
             return
         there = nearest(self.path)
@@ -126,13 +128,13 @@ class CheckpointLocation:
             raise LocationError("LOCATION_NOT_OURS", path=there)
 
     def as_options(self) -> dict[str, str]:
-        """Return the options from which `from_options` makes this location in another process."""
+        """Return the options with which `from_options` opens this location in another process."""
         store = {STORE_OPTIONS[name]: value for name, value in self._store.items()}
         single = {} if self._single_driver is None else {SINGLE_DRIVER_OPTION: str(self._single_driver).lower()}
         return {"checkpointLocation": self.path, **store, **single}
 
     def as_hadoop(self) -> str:
-        """Return the location as Spark writes it into its own files: on an object store under the scheme that was given."""
+        """Return the location as Spark writes it into its own files: the URL of an object store keeps the user's scheme."""
         return f"file:{self.path}" if self.is_local else self._given.rstrip("/")
 
     def query_id(self) -> str:
@@ -140,7 +142,7 @@ class CheckpointLocation:
         path = self.files.shown("metadata")
         try:
             return str(json.loads(read_text(self.files, "metadata"))["id"])
-        except OptionError:  # a ValueError, too
+        except OptionError:  # is also a ValueError
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LocationError(

@@ -1,28 +1,30 @@
-"""Spark's own logs, ``offsets/`` and ``commits/``, and its state, taken back when the query's driver has ended.
+"""Take Spark's own logs (``offsets/`` and ``commits/``) and its state back, after the query's driver has ended.
 
-What Spark 4.2 needs to go on, as measured (integration/test_spark_rewind.py):
+What Spark 4.2 needs to continue, as measured (integration/test_spark_rewind.py):
 
-- It begins at the newest file of ``offsets/``, N, and stops with "batch N-1 doesn't exist" if ``offsets/<N-1>`` is gone.
-  If ``commits/<N>`` is there it goes on with N+1, else it runs N again. ``commits/<N>`` also has the watermark, and the
-  ids of the state's files if they have any. Spark never reads older files of either folder.
-- If ``commits/`` goes further than ``offsets/``, Spark runs its last micro-batch again, though it was committed, and
-  ends with CONCURRENT_STREAM_LOG_UPDATE. So ``commits/M`` goes before ``offsets/M``, from the highest M down: after every
-  deletion the logs are those of a query that stopped there.
-- With ``offsets/`` emptied it starts again at the source's ``initialOffset()``, another offset if ``startingOffsets`` is
-  latest, and is refused if there is state (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). So the very beginning is
-  ``offsets/0`` kept and ``commits/0`` deleted: micro-batch 0 runs again, with the start that our source recorded in it.
-- After micro-batch N it reads version N+1 of the state: the nearest snapshot at or below, and every change file after it.
-  **Later snapshots have to go**: Spark makes them from time to time only, so one of the old run can be the nearest to a
-  version of the new run. Counts came out wrong, without an error: default store, and RocksDB with changelog.
-- The stores of a stopped query live on in its application until their next maintenance (once a minute), which can write one
-  more snapshot, of a version that was deleted: seen to give wrong counts. So **the driver must have ended**, or its stores
-  must be closed; that the query has stopped is not enough.
-- The log of Spark's file source (``sources/<i>/``) is never taken back: the first micro-batch after going back reads all
-  files that the log holds beyond its start at once, above ``maxFilesPerTrigger``; none is lost or read twice.
-- Spark's own repartition of a checkpoint adds a micro-batch (`repartitions_before`). Folders of partitions that there were
-  only before it, or only after it, are no part of the state on its other side.
-- A micro-batch without data (watermark) that was deleted is not made again at once: Spark makes one only after a
-  micro-batch of the same run; the rows that it emitted come with the next one that has data.
+- Spark begins at the newest file of ``offsets/``, N. If ``offsets/<N-1>`` is missing, it stops with "batch N-1 doesn't
+  exist". If ``commits/<N>`` exists, it continues with N+1, otherwise it runs N again. ``commits/<N>`` also contains the
+  watermark and, if the state's files have ids, these ids. Spark never reads older files of either folder.
+- If ``commits/`` reaches further than ``offsets/``, Spark runs its last micro-batch again, although it was committed, and
+  ends with CONCURRENT_STREAM_LOG_UPDATE. So a rewind deletes ``commits/M`` before ``offsets/M``, from the highest M down.
+  After every deletion, the logs look like those of a query that stopped there.
+- If ``offsets/`` is empty, Spark starts again at the source's ``initialOffset()``. If ``startingOffsets`` is latest, this is
+  another offset than before. If the query has state, Spark refuses to start (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). So
+  to go back to the very beginning, a rewind keeps ``offsets/0`` and deletes ``commits/0``. Then micro-batch 0 runs again,
+  with the start that our source recorded in it.
+- After micro-batch N, Spark reads version N+1 of the state: the nearest snapshot at or below that version, and every change
+  file after the snapshot. **Later snapshots must be deleted**: Spark writes a snapshot only from time to time, so a snapshot
+  of the old run can be the nearest one to a version of the new run. Then counts were wrong, without an error (default store,
+  and RocksDB with changelog).
+- The state stores of a stopped query stay in memory until their next maintenance (once a minute). It can write another
+  snapshot, of a version that was deleted, and this gave wrong counts. So **the driver must have ended**, or its stores must
+  be closed. It is not enough that the query has stopped.
+- The log of Spark's file source (``sources/<i>/``) is never taken back. The first micro-batch after a rewind reads all files
+  that the log lists after its start, even if they are more than ``maxFilesPerTrigger``. No file is lost or read twice.
+- Spark's own repartition of a checkpoint adds a micro-batch (`repartitions_before`). If a partition's folder existed only
+  before the repartition, it is no part of the state after it. The reverse is also true.
+- If a micro-batch without data (for a watermark) was deleted, Spark does not make it again immediately. Spark makes one only
+  after a micro-batch of the same run. The rows that it emitted come with the next micro-batch that has data.
 """
 
 from __future__ import annotations
@@ -70,20 +72,20 @@ __all__ = [
 
 
 class RewindTooFarError(LocationError):
-    """Spark keeps too few of its files for the query to go back this far."""
+    """The query can't go back this far, because Spark has deleted files that it would need."""
 
 
 PLANNED = "planned"
-"""The key of our source's line that lists the ends of the micro-batches after it, which `latestOffset` returns first."""
+"""The key in our source's line whose value lists the ends of the next micro-batches. `latestOffset` returns these first."""
 
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 _ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
-"""A log's file, Hadoop's checksum of it, and the leftover of a writer that died: 7, .7.crc, .7.UUID.tmp."""
+"""The names in a log's folder: a file (7), Hadoop's checksum (.7.crc), a dead writer's temporary file (.7.UUID.tmp)."""
 
 
 class LocationLogs:
-    """Spark's logs of a location on any store: this module's functions, as a `transactional.rewind.QueryLogs`."""
+    """The `transactional.rewind.QueryLogs` of a location: calls this module's functions on Spark's logs there."""
 
     def __init__(self, location: CheckpointLocation) -> None:
         self.highest = lambda: (newest(location, "offsets"), newest(location, "commits"))
@@ -96,9 +98,9 @@ class LocationLogs:
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
-    """Check that Spark's files of the target are those that the journal recorded, or that the rewind can put them back: R1."""
+    """Check that Spark's files of the target match the journal, or that the rewind can put the recorded files back (R1)."""
     if preview.batch >= 0:
-        with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
+        with suppress(RewindRequiredError):  # the rewind puts back the files that the journal keeps
             try:
                 check_sources(ledger, spark_view(location, preview.batch))
             except TornOffsetsError:
@@ -108,11 +110,12 @@ def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview)
 
 
 def torn_newest(location: CheckpointLocation, ledger: Ledger) -> int | None:
-    """Return the micro-batch of the newest file of ``offsets/`` if the file is torn, and deleting it is exact; else None.
+    """Return the micro-batch of the newest file in ``offsets/`` if that file is damaged and may be deleted; otherwise None.
 
-    It is if Spark has not committed the micro-batch, the journal has neither recorded nor voided it, and no rewind
-    has planned ends in it. Then no row of it is decided, and Spark plans it again after the one before. Not the very first:
-    Spark would ask the source again where to begin, and with startingOffsets=latest that is elsewhere by now.
+    The file may be deleted if Spark has not committed the micro-batch, the journal has neither recorded nor voided it, and
+    no rewind has planned ends in it. Then no row of the micro-batch is decided, and Spark plans it again after the previous
+    one. ``offsets/0`` may never be deleted: Spark would ask the source again where to begin, and with startingOffsets=latest
+    the answer would now be another offset.
     """
     batch = newest(location, "offsets")
     fresh = batch == ledger.accounted + 1 and not ledger.voided and ledger.replay is None and ledger.rewinding is None
@@ -122,15 +125,20 @@ def torn_newest(location: CheckpointLocation, ledger: Ledger) -> int | None:
 
 
 def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
-    """Check that Spark still has what it needs to go on after a micro-batch.
+    """Check that Spark still has the files that it needs to continue after a micro-batch.
 
-    Needed are ``offsets/<batch>``, ``offsets/<batch-1>``, ``commits/<batch>``, and, for every store of the state, a
-    snapshot of version ``batch + 1`` or below with all change files after it. After -1, the very beginning: ``offsets/0``.
-    The newest micro-batch needs no commit: Spark runs it again. As Spark purges, it can go back
-    ``spark.sql.streaming.minBatchesToRetain`` - 1 micro-batches.
+    Spark needs ``offsets/<batch>``, ``offsets/<batch-1>`` and ``commits/<batch>``. For every store of the state, it needs a
+    snapshot of version ``batch + 1`` or below, with all change files after it. For -1, the very beginning, it only needs
+    ``offsets/0``. The newest micro-batch needs no commit, because Spark runs it again. Since Spark purges old files, it can
+    go back ``spark.sql.streaming.minBatchesToRetain`` - 1 micro-batches.
 
-    This looks at file names only: Spark itself, when it starts, finds a torn state file, a RocksDB snapshot one of whose
-    ``SSTs/`` was deleted, and a changed plan (state of an operator that had another schema meanwhile).
+    This function checks only the names of files. When Spark starts, it finds out if a state file is damaged, if a file in
+    ``SSTs/`` that a RocksDB snapshot needs was deleted, or if the schema of an operator's state has changed.
+
+    Raises
+    ------
+    RewindTooFarError
+        ``REWIND_TOO_FAR``
     """
     kept = _Kept.of(location)
     if not kept.offsets and batch == -1:
@@ -139,10 +147,10 @@ def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
 
 
 def delete_after(location: CheckpointLocation, batch: int) -> None:
-    """Make a micro-batch the last that Spark knows. Can be repeated, also after a death at any point.
+    """Make a micro-batch the last one that Spark knows. Can be repeated, even if an earlier call was killed.
 
-    From the highest down: ``commits/M``, then ``offsets/M``, with their checksums and leftovers; then the state's files of
-    later versions. After -1 it is `replay` of micro-batch 0.
+    Deletes ``commits/M``, then ``offsets/M``, from the highest micro-batch M down, with their checksums and temporary files.
+    Then deletes the state's files of later versions. If `batch` is -1, micro-batch 0 is replayed instead (see `replay`).
     """
     if batch == -1:
         replay(location, 0, 0)
@@ -152,11 +160,11 @@ def delete_after(location: CheckpointLocation, batch: int) -> None:
 
 
 def replay(location: CheckpointLocation, first: int, last: int) -> None:
-    """Let Spark run micro-batches again with the ends that they had, and forget all later ones. Can be repeated.
+    """Make Spark run micro-batches `first` to `last` again with the same ends, and forget all later ones. Can be repeated.
 
-    `plan_ends`, which is durable before the first deletion; then as `delete_after`, down to ``commits/<first>``. The number
-    of each micro-batch stays, also of those without data: a planned end differs from the one before at least in what is
-    left of the plan, and Spark makes a micro-batch of any difference in the text.
+    First, `plan_ends` writes the plan durably. Then files are deleted as in `delete_after`, down to ``commits/<first>``. Each
+    micro-batch keeps its number, even if it has no data: a planned end differs from the previous one at least in the rest of
+    the plan, and Spark runs a micro-batch for any difference in the text.
     """
     kept = _Kept.of(location)
     if not kept.offsets and first == 0:
@@ -167,7 +175,7 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
 
 
 def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
-    """Return whether ``offsets/<batch>`` is there, and torn or with other sources than this text of it, planned ends apart."""
+    """Return whether ``offsets/<batch>`` exists, but is damaged or has other sources than `text`. Planned ends are ignored."""
     if not has_offsets(location, batch):
         return False
     if is_torn(location, batch):
@@ -176,19 +184,20 @@ def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
 
 
 def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
-    """Write ``offsets/<batch>`` as the journal keeps it, whole or not at all. Can be repeated."""
+    """Write `text`, the journal's copy of ``offsets/<batch>``, completely or not at all. Can be repeated."""
     _replace(location, batch, text)
 
 
 def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
     """Write the recorded ends of the micro-batches after `first`, up to `last`, into ``offsets/<first>``.
 
-    Every line gets the key ``planned``: a list of end offsets, in order, the same number in every line; ends that
-    ``offsets/<last>`` has planned itself come after. The text is Spark's own, ``json.dumps`` of the source's dict with its
-    keys in alphabetical order, and Spark hands it to `latestOffset` as it stands. The checksum file is deleted: Spark does
-    not look at it here, other readers of Hadoop's do.
+    Every source line gets the key ``planned``: a list of end offsets, in order, with the same length in every line. If
+    ``offsets/<last>`` has planned ends itself, they follow at the end of the list. The text has Spark's form, ``json.dumps``
+    of the source's dict with its keys in alphabetical order, and Spark passes it to `latestOffset` unchanged. The checksum
+    file is deleted: Spark does not read it here, but other Hadoop clients do.
 
-    A plan that is there already stays: it covers what was deleted since, or reaches further.
+    If the file has a plan already, and the plan contains these ends, it stays: it may reach further, or contain ends whose
+    files were deleted since.
     """
     if first >= last:
         return
@@ -204,13 +213,13 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
         raise LocationError("PLANNED_ENDS_UNKNOWN", first=first, last=last, found=sorted(later))
     lines = [{**offset, PLANNED: plan} for offset, plan in zip(begin, plans, strict=True)]
     if lines != begin:
-        # Inner keys keep their order: partitions stand in the order of their numbers.
+        # Inner keys keep their order, because partitions are sorted by their numbers.
         texts = [json.dumps({key: offset[key] for key in sorted(offset)}) for offset in lines]
         _replace(location, first, "\n".join([*offsets_text(location, first).split("\n")[:2], *texts]))
 
 
 def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Mapping[str, Any]]) -> list[Any] | None:
-    """Return one line's plan: the one that it has, or the recorded ends; None if neither is whole."""
+    """Return the plan of one source line: its present plan, or the recorded ends; None if both are incomplete."""
     planned = list(line.get(PLANNED, []))
     recorded = {batch: {key: end[key] for key in end if key != PLANNED} for batch, end in ends.items()}
     if len(recorded) == last - first:
@@ -230,7 +239,7 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
 
 
 def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
-    """Write ``offsets/<batch>``, without the checksum of its former text."""
+    """Write ``offsets/<batch>``, after deleting the checksum of its former text."""
     location.files.delete([f"offsets/.{batch:d}.crc"])
     faults.reach("rewind.planned")
     location.files.put(f"offsets/{batch:d}", text.encode())
@@ -238,7 +247,7 @@ def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
 
 
 def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
-    """Delete all files above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
+    """Delete all files above these numbers, in such an order that Spark can read its logs after every deletion."""
     files = {log: _entries(location, log) for log in ("commits", "offsets")}
     later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
     for batch in sorted(later, reverse=True):
@@ -260,14 +269,15 @@ def _delete(location: CheckpointLocation, offsets: int, commits: int, version: i
 
 @dataclass(frozen=True)
 class _Kept:
-    """Which micro-batches Spark has of its logs, and which files of its state.
+    """The micro-batches that Spark's logs contain, and the versions that its state stores contain.
 
     Parameters
     ----------
     location : CheckpointLocation
     offsets, commits : frozenset[int]
+        The micro-batches with a file in ``offsets/``, and in ``commits/``.
     stores : Mapping[str, tuple[frozenset[int], frozenset[int]]]
-        Per store, relative to the location: versions with a snapshot, versions with a file of changes.
+        For each store's folder, relative to the location: the versions with a snapshot, and the versions with a change file.
     """
 
     location: CheckpointLocation
@@ -290,13 +300,13 @@ class _Kept:
         return cls(location, offsets, commits, stores)
 
     def missing_after(self, batch: int) -> list[str]:
-        """Return the files that Spark would need to go on after a micro-batch, and does not have."""
+        """Return the missing files that Spark would need to continue after a micro-batch."""
         if batch == -1 or (batch not in self.commits and batch == max(self.offsets, default=-1)):
             return self.missing_to_run(max(batch, 0))
         return self._missing((batch, batch - 1), batch, batch + 1)
 
     def missing_to_run(self, batch: int) -> list[str]:
-        """Return the files that Spark would need to run a micro-batch again, and does not have."""
+        """Return the missing files that Spark would need to run a micro-batch again."""
         return self._missing((batch, batch - 1), batch - 1, batch)
 
     def _missing(self, offsets: Iterable[int], commit: int, version: int) -> list[str]:
@@ -313,19 +323,22 @@ class _Kept:
 
 
 def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[str]) -> None:
-    """Raise if there is no such micro-batch, or something is missing to go on after `batch`."""
+    """Raise RewindTooFarError if micro-batch `named` is not in the logs, or if files to continue after `batch` are missing."""
     highest = max(kept.offsets, default=-1)
     if not lowest <= named <= highest:
         raise RewindTooFarError(
-            "REWIND_TOO_FAR", batch=named, reason=f"its logs hold micro-batches {lowest} to {highest}", newest=highest
+            "REWIND_TOO_FAR",
+            batch=named,
+            reason=f"its logs contain micro-batches {lowest} to {highest}",
+            newest=highest,
         )
     if not missing:
         return
     oldest = next((number for number in sorted({-1, *kept.offsets}) if not kept.missing_after(number)), None)
     reach = (
-        "it can go back to none"
+        "it can't go back to any micro-batch"
         if oldest is None
-        else f"the oldest that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}"
+        else f"the oldest point that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}"
     )
     raise RewindTooFarError(
         "REWIND_TOO_FAR",
@@ -333,13 +346,13 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
         oldest=oldest,
         missing=list(missing[:10]),
         reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}, "
-        f"and keeps the newest {RETAINED} (100 by default) micro-batches only, after a restore none before its savepoint; "
+        f"but keeps only the newest {RETAINED} (100 by default) micro-batches, and after a restore none before the savepoint; "
         f"{reach}",
     )
 
 
 def _entries(location: CheckpointLocation, log: str) -> dict[int, list[str]]:
-    """List a log's files by micro-batch, checksums and leftovers first."""
+    """Return the names in a log's folder by micro-batch; checksums and temporary files come first."""
     found: dict[int, list[str]] = {}
     for match in filter(None, map(_ENTRY.fullmatch, location.files.names(log))):
         found.setdefault(int(match[1]), []).append(match[0])

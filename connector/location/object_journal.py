@@ -1,4 +1,4 @@
-"""A journal in an object store: entries never change, so that each is fetched once by a process."""
+"""A journal in an object store. Its entries never change, so each process fetches an entry only once."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from transactional.errors import JournalError, JournalStoreError
 __all__ = ["ObjectJournalStore"]
 
 PROBE = ".conditional-put"
-"""The file whose second create the store has to refuse; it stays in the journal's folder, empty."""
+"""An empty file in the journal's folder. The store has to refuse to create it a second time."""
 
 KEPT = 1000
-"""Entries that a process keeps, of a few KB each: those of several queries between two snapshots."""
+"""How many entries a process caches, a few KB each: enough for several queries between two snapshots."""
 
 _ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
 
 
 class ObjectJournalStore:
-    """See `transactional.journal.JournalStore`.
+    """The `transactional.journal.JournalStore` of an object store.
 
-    Entries never change, and a journal is read again at every planning and commit. So what was read is kept in the process, by
-    the tag of its content that the listing gives; and the new names of a listing are read at once, many at a time.
+    A journal is read again at every planning and commit, but its entries never change. So the process caches each entry under
+    the ETag in the listing. If a listing has several new names, their files are fetched in parallel.
 
     Parameters
     ----------
     files : ObjectFiles
     folder : str
-        Relative to the location.
+        The journal's folder, relative to the location.
     """
 
     def __init__(self, files: ObjectFiles, folder: str) -> None:
@@ -81,7 +81,7 @@ class ObjectJournalStore:
             raise JournalStoreError("JOURNAL_STORE_FAILED", file=name, reason=str(error)) from error
 
     def _read_ahead(self) -> None:
-        """Fetch what a journal reads next and is not kept yet: the newest snapshot and the entries after it."""
+        """Cache the files that a journal reads next: the newest snapshot and the entries after it."""
         numbers = {match: int(match[1]) for match in filter(None, map(_ENTRY.fullmatch, self._tags))}
         folded = max((number for match, number in numbers.items() if match[2]), default=0)
         wanted = [match[0] for match, number in numbers.items() if number > folded or (match[2] and number == folded)]
@@ -92,11 +92,11 @@ class ObjectJournalStore:
             list(pool.map(self._try_to_keep, missing))
 
     def _try_to_keep(self, name: str) -> None:
-        with contextlib.suppress(OSError, JournalError):  # who needs it finds out
+        with contextlib.suppress(OSError, JournalError):  # `read` tries again, and raises
             _KEPT.keep(self._key(name, self._tags[name]), self._fetch(name))
 
     def _see_that_it_arbitrates(self) -> None:
-        """Create a file that is there: a store that ignores the condition would let both drivers decide."""
+        """Check that the store refuses to create a file twice. If it doesn't, two drivers could both decide."""
         probe = f"{self._folder}/{PROBE}"
         where = self._files.shown(probe)
         if where in _ARBITRATING:
@@ -107,7 +107,7 @@ class ObjectJournalStore:
 
 
 class _Kept:
-    """Contents by name and tag, the last used ones. A tag stands for one content, so that none is ever stale."""
+    """A cache of file contents by name and ETag. An ETag belongs to one content, so no cached content is ever stale."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -115,14 +115,14 @@ class _Kept:
         self._found: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
     def get(self, key: tuple[str, str]) -> bytes | None:
-        """Return the content, if it is kept."""
+        """Return the cached content of a file; None if it is not in the cache."""
         with self._lock:
             if key in self._found:
                 self._found.move_to_end(key)
             return self._found.get(key)
 
     def keep(self, key: tuple[str, str], data: bytes) -> None:
-        """Keep a content, and forget the one that was not used for longest."""
+        """Add a file's content to the cache. If the cache is full, remove the least recently used content."""
         with self._lock:
             self._found[key] = data
             if len(self._found) > self._most:
@@ -132,4 +132,4 @@ class _Kept:
 _KEPT = _Kept(KEPT)
 
 _ARBITRATING: set[str] = set()
-"""Folders whose store was seen to refuse a second create: a fact about the store, whichever query has found it."""
+"""Paths of the probe files that a store has refused to create twice. These stores are not checked again in this process."""

@@ -1,7 +1,7 @@
-"""A checkpoint location on an object store: S3, and what speaks its protocol; Google's and Azure's by the same client.
+"""A checkpoint location in an object store: S3 and compatible stores, Google Cloud Storage, or Azure.
 
-Exclusive create is the store's conditional put (``If-None-Match: *``). That a store honours it is seen before the first
-create of every process; one that ignores it is refused.
+Exclusive create is the store's conditional put (``If-None-Match: *``). Before its first create in a journal, each process
+checks that the store obeys this condition. A store that ignores it is refused.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 __all__ = ["AT_ONCE", "ObjectFiles", "canonical_url", "told_error"]
 
 SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
-"""Hadoop's names of one store, and the one by which the journal knows it."""
+"""Hadoop's URL schemes, each with the scheme that the journal uses for the same store."""
 
 AT_ONCE = 16
-"""Requests; each takes tens of milliseconds."""
+"""How many requests run in parallel. Each takes tens of milliseconds."""
 
 SPOOLED = 16 << 20
-"""Bytes of a file to write that are kept in memory; the rest of it waits on a disk."""
+"""Size in bytes. A smaller file is buffered in memory before it is written to the store, a larger one on a local disk."""
 
 NO_BUCKET = "NoSuchBucket"
-"""S3's name of the error; the client takes it for a missing file, or for a failed listing."""
+"""S3's error code if the bucket does not exist. The client reports it as a missing file, or as a failed listing."""
 
 CONFLICTS = 8
-"""Tries at a create that the store answers with a conflict (409), though nothing is there."""
+"""How many times to try a create if the store answers with a conflict (409) although the object does not exist."""
 
 CONFLICT_SECONDS = 0.05
-"""Seconds before the second try; doubles."""
+"""Seconds to wait before the second try. The wait doubles before each further try."""
 
 
 def canonical_url(location: str) -> str | None:
-    """Return one text for all names of a location: ``s3a://bucket//a/`` is ``s3://bucket/a``. None for another kind of store.
+    """Return the canonical URL of a location in an object store; None if it is not in an object store.
 
-    As in Hadoop's Path nothing is decoded: ``%20`` stays ``%20``.
+    For example, ``s3a://bucket//a/`` becomes ``s3://bucket/a``. As in Hadoop, nothing is decoded: ``%20`` stays ``%20``.
     """
     scheme, colon, rest = location.partition(":")
     known = SCHEMES.get(scheme.lower())
@@ -63,20 +63,20 @@ def canonical_url(location: str) -> str | None:
             owner="2pc",
             option="checkpointLocation",
             value=location,
-            expectation=f"a folder below the bucket, as {shape}",
+            expectation=f"a folder in the bucket, such as {shape}",
         )
     return "/".join([f"{known}://{bucket}", *parts])
 
 
 class ObjectFiles:
-    """See `connector.location.files.LocationFiles`. Holds no client: pickled to executors with its location.
+    """The `connector.location.files.LocationFiles` of an object store. It is pickled to executors, so it holds no client.
 
     Parameters
     ----------
     url : str
-        As `canonical_url` gives it.
+        The location's URL, as `canonical_url` returns it.
     options : Mapping[str, str]
-        ``endpoint`` and ``region``, over those of the environment.
+        ``endpoint`` and ``region``, in place of the environment's values.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -84,11 +84,11 @@ class ObjectFiles:
         self._options = tuple(sorted(options.items()))
 
     def names(self, folder: str) -> list[str]:
-        """See `LocationFiles`. A request for each 1000."""
+        """See `LocationFiles`. Sends one request per 1000 names."""
         return list(self.listing(folder))
 
     def listing(self, folder: str) -> Mapping[str, str]:
-        """List a folder, each name with the tag of its content; folders, and names without a tag, with the empty one."""
+        """Return the names in a folder, each with the ETag of its content. A folder, or an object without ETag, has ``""``."""
         import obstore
 
         try:
@@ -191,7 +191,7 @@ class ObjectFiles:
     # -- for the journal --------------------------------------------------------------------------------------------
 
     def create_tagged(self, name: str, data: bytes) -> str | None:
-        """Create by one conditional put; return the new object's tag, not empty, or None if the name is taken."""
+        """Create an object with a conditional put. Return its ETag, which is never empty, or None if the name is taken."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -205,7 +205,7 @@ class ObjectFiles:
                     return None
             else:
                 return made["e_tag"] or "untagged"
-            # S3 answers 409 if a delete or another put was in progress, and nothing has landed: the client calls that taken.
+            # S3 answers 409 during a delete or another put. The client then reports a taken name, even if the name is free.
             time.sleep(pause)
             pause *= 2
         raise OSError(f"{self.shown(name)}: the store answers every conditional put with a conflict")
@@ -216,7 +216,7 @@ class ObjectFiles:
 
 @functools.lru_cache(maxsize=16)
 def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
-    """Return the client of a location; its connections outlive a micro-batch. Credentials come from the environment alone."""
+    """Return the cached client of a location. Its connections outlive a micro-batch. Only the environment sets credentials."""
     try:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
@@ -241,14 +241,14 @@ def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
 
 
 def told_error(error: Exception) -> str:
-    """Return the first line of a store's error, without the queries of URLs: those of Azure may hold a signature."""
+    """Return the first line of a store's error, without the query strings of URLs: Azure's may contain a signature."""
     first = str(error).partition("\n")[0].partition(": <?xml")[0]
     return re.sub(r"\?\S+", "?...", first)[:300]
 
 
 @contextlib.contextmanager
 def _told(what: str, doing: str) -> Iterator[None]:
-    """Pass on the errors that callers know; turn any other that the client raises into an OSError with its name and cause."""
+    """Convert the client's errors, except AlreadyExistsError and FileNotFoundError, to an OSError that names the object."""
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:
@@ -258,10 +258,10 @@ def _told(what: str, doing: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if NO_BUCKET not in str(error):
             raise FileNotFoundError(what) from None
-        raise OSError(f"{doing} {what}: there is no such bucket") from None
+        raise OSError(f"{doing} {what}: the bucket does not exist") from None
     except (BaseError, ValueError) as error:
         if NO_BUCKET in str(error):
-            raise OSError(f"{doing} {what}: there is no such bucket") from None
+            raise OSError(f"{doing} {what}: the bucket does not exist") from None
         raise OSError(
             f"{doing} {what}: {told_error(error)} (credentials, region and endpoint come from the environment of the driver: "
             "AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL, ...)"

@@ -1,4 +1,4 @@
-"""Spark's own logs, ``offsets/`` and ``commits/``, read only; `connector.location.log_rewind` takes them back."""
+"""Read Spark's own logs, ``offsets/`` and ``commits/``. `connector.location.log_rewind` changes them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ __all__ = [
 
 
 class TornOffsetsError(LocationError):
-    """A file of ``offsets/`` is not what Spark wrote."""
+    """A file in ``offsets/`` is damaged: its content is not what Spark wrote."""
 
 
 class UnknownOffsetsError(LocationError):
-    """A file of ``offsets/`` is of a version that this release does not know."""
+    """A file in ``offsets/`` has a version that this release does not know."""
 
 
 def newest(location: CheckpointLocation, log: str) -> int:
-    """Return the highest micro-batch in ``offsets`` or ``commits``; -1 if there is none."""
+    """Return the highest micro-batch in a log (``offsets`` or ``commits``); -1 if the log is empty."""
     return max((int(name) for name in location.files.names(log) if name.isdigit()), default=-1)
 
 
@@ -61,7 +61,7 @@ def offsets_text(location: CheckpointLocation, batch: int) -> str:
 
 
 def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[SourceLine]:
-    """Return the source lines in the text of an offset file."""
+    """Return the source lines in `text`, the text of ``offsets/<batch>``."""
     lines = text.splitlines()
     path = location.files.shown(f"offsets/{batch}")
     if _ends_early(text):
@@ -75,7 +75,7 @@ def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[So
 
 
 def is_torn(location: CheckpointLocation, batch: int) -> bool:
-    """Return whether ``offsets/<batch>`` is there, and is not what Spark wrote."""
+    """Return whether ``offsets/<batch>`` is damaged, that is, its content is not what Spark wrote."""
     try:
         source_lines(location, batch)
     except TornOffsetsError:
@@ -90,10 +90,10 @@ def _torn(location: CheckpointLocation, path: str, why: str) -> TornOffsetsError
 
 
 def _ends_early(text: str) -> bool:
-    """Return whether an offset file is empty or ends too early, as a power failure or a full disk may leave it.
+    """Return whether an offset file is empty or ends too early, for example after a power failure or on a full disk.
 
-    A file of another version is no torn one: its first line is whole. A file that was cut between the lines of two sources
-    does not show it here; the number of sources is compared with the journal's.
+    A file of another version does not count as damaged, because its first line is complete. If a file was cut between the
+    lines of two sources, this function does not detect it: the number of sources is compared with the journal's elsewhere.
     """
     version, _, rest = text.partition("\n")
     if not re.fullmatch(r"v\d+", version) or not rest:
@@ -103,7 +103,7 @@ def _ends_early(text: str) -> bool:
 
 
 def _is_whole(line: str) -> bool:
-    """Return whether a line is not the beginning of a JSON object; other sources may write what is no JSON."""
+    """Return False if a line is an incomplete JSON object. Any other text is accepted, because other sources may write it."""
     try:
         return not line.startswith("{") or isinstance(json.loads(line), dict)
     except ValueError:
@@ -111,13 +111,13 @@ def _is_whole(line: str) -> bool:
 
 
 def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryView:
-    """Return Spark's logs as they are now."""
-    # Not what another driver is writing at this moment, .13.UUID.tmp: it can't be read yet.
+    """Return the view of Spark's logs at a micro-batch; by default, at the newest one."""
+    # Skip temporary files (.13.UUID.tmp): another driver may be writing one at this moment.
     known = [int(name) for name in location.files.names("offsets") if name.isdigit()]
     at_work = max(known, default=-1) if batch is None else batch
     if at_work < 0:
         path = location.files.shown("offsets")
-        raise LocationError("LOGS_INCONSISTENT", reason=f"{path} has no file of a micro-batch", path=path)
+        raise LocationError("LOGS_INCONSISTENT", reason=f"{path} contains no micro-batch", path=path)
     previous = source_lines(location, at_work - 1) if has_offsets(location, at_work - 1) else None
     text = offsets_text(location, at_work)
     return QueryView(
@@ -134,11 +134,12 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryV
 
 
 def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
-    """Return the micro-batches directly before this one that Spark's repartition of a stopped query has added, in order.
+    """Return the micro-batches directly before `batch` that Spark's repartition of a stopped query has added, in order.
 
-    It copies the offsets of the micro-batch before, and changes one thing in them: ``spark.sql.shuffle.partitions`` in the
-    metadata's ``conf``. A query never writes such a file: it goes on with the number that it finds, and a micro-batch of
-    its own, also one without data, has another ``batchTimestampMs``. And its commit is there: else it is not done.
+    The repartition copies the offset file of the previous micro-batch, and changes only ``spark.sql.shuffle.partitions`` in
+    the metadata's ``conf``. A query never writes such a file: it keeps the number of partitions that it finds, and each of
+    its micro-batches has a new ``batchTimestampMs``, even without data. If the file in ``commits/`` is missing, the
+    repartition is not finished, and its micro-batch does not count.
     """
     found: list[int] = []
     for number in range(batch - 1, 0, -1):
@@ -154,7 +155,7 @@ def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
 
 
 def stopped_view(location: CheckpointLocation) -> QueryView:
-    """Return Spark's logs of a stopped query; if its newest micro-batch is committed, the view's is the next one."""
+    """Return the view of a stopped query's logs: at its newest micro-batch or, if that one is committed, at the next one."""
     view = spark_view(location)
     if view.batch > view.committed:
         return view
@@ -164,5 +165,5 @@ def stopped_view(location: CheckpointLocation) -> QueryView:
 
 
 def has_offsets(location: CheckpointLocation, batch: int) -> bool:
-    """Return whether Spark has begun a micro-batch."""
+    """Return whether Spark has begun a micro-batch, that is, whether ``offsets/<batch>`` exists."""
     return batch >= 0 and location.files.exists(f"offsets/{batch}")

@@ -1,8 +1,9 @@
-"""A checkpoint location on a store without exclusive create (HDFS), if something else guarantees one driver.
+"""A checkpoint location on a store without exclusive create (HDFS), if something else guarantees a single driver.
 
-A create looks whether the name is there, writes a temporary file, and moves it to the name: whole or not at all. It does
-**not** arbitrate: pyarrow's move replaces on every file system, on HDFS by deleting the target first. Two drivers that look
-at once both succeed, and both decide. Nothing here sees that; ``singleDriver=true`` asserts that it can't happen.
+To create a file, this module checks that the name is free, writes a temporary file, and moves it to the name. So the file
+is complete, or does not exist. But this does **not** keep two drivers apart: pyarrow's move replaces an existing file on every
+file system (on HDFS, it deletes the target first). If two drivers check at the same time, both creates succeed, and both
+drivers decide. This module can't detect that. With ``singleDriver=true``, the user confirms that it can't happen.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ __all__ = ["FilesystemFiles", "FilesystemJournalStore"]
 
 
 NO_CLIENT = "Unable to load"
-"""pyarrow's words if Hadoop's library, or Java's, is not found: an OSError like those of an unreachable store."""
+"""Text of pyarrow's OSError if Hadoop's or Java's library is missing. Any other OSError: the store is unreachable."""
 
 
 class FilesystemFiles:
-    """See `connector.location.files.LocationFiles`. Holds no client: pickled to executors with its location.
+    """The `connector.location.files.LocationFiles` of a pyarrow file system. It is pickled to executors, so it holds no client.
 
     Parameters
     ----------
     uri : str
-        As `pyarrow.fs.FileSystem.from_uri` takes it.
+        The location's URI, in the form that `pyarrow.fs.FileSystem.from_uri` accepts.
     """
 
     def __init__(self, uri: str) -> None:
@@ -83,7 +84,7 @@ class FilesystemFiles:
         return None if found.type is FileType.NotFound else f"{found.size} {found.mtime_ns}"
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `LocationFiles`; exclusive only if nothing else creates at the same moment."""
+        """See `LocationFiles`. Exclusive only if no other process creates the same file at the same moment."""
         if self.exists(name):
             return False
         self.put(name, data)
@@ -133,7 +134,7 @@ class FilesystemFiles:
         return f"{self._uri}/{name}"
 
     def open(self) -> tuple[FileSystem, str]:
-        """Return the file system, and the location in it."""
+        """Return the file system, and the location's path in it."""
         from pyarrow.fs import FileSystem
 
         try:
@@ -148,13 +149,13 @@ class FilesystemFiles:
 
 
 class FilesystemJournalStore:
-    """See `transactional.journal.JournalStore`, and this module for the promises that it does not keep.
+    """A `transactional.journal.JournalStore` on a pyarrow file system. Its `create` can't keep two drivers apart.
 
     Parameters
     ----------
     files : LocationFiles
     folder : str
-        Relative to the location.
+        The journal's folder, relative to the location.
     """
 
     def __init__(self, files: LocationFiles, folder: str) -> None:
@@ -162,7 +163,7 @@ class FilesystemJournalStore:
         self._folder = folder
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`; exclusive only if nothing else creates at the same moment."""
+        """See `JournalStore`. Exclusive only if no other process creates the same file at the same moment."""
         return self._files.create(f"{self._folder}/{name}", data)
 
     def names(self) -> list[str]:

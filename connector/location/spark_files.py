@@ -1,8 +1,9 @@
-"""Reading the files that Spark writes into a checkpoint location, and comparing each with Hadoop's checksum of it.
+"""Read the files that Spark writes into a checkpoint location, and compare each file with its Hadoop checksum.
 
-Hadoop's local file system writes ``.<name>.crc`` beside every file: a magic word, the number of bytes in a chunk, and each
-chunk's CRC-32. Spark does not compare them when it reads its own logs, and these have no other checksum: a flipped bit in
-``offsets/7`` would be another offset. Object stores have no such files, and check their bytes themselves.
+Hadoop's local file system writes a file ``.<name>.crc`` beside every file. It contains a magic word, the number of bytes in a
+chunk, and each chunk's CRC-32. Spark does not compare these checksums when it reads its own logs, and the logs have no other
+checksum. So a flipped bit in ``offsets/7`` would be a wrong offset. Object stores have no such files, and check their data
+themselves.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ MAGIC = b"crc\0"
 
 
 class DamagedFileError(ValueError):
-    """A file's bytes are not those that were written; says why."""
+    """A file is damaged: its bytes are not the bytes that were written. The message gives the reason."""
 
 
 def read_text(files: LocationFiles, name: str) -> str:
-    """Read a file of Spark's."""
+    """Return the text of a file that Spark has written. Raises DamagedFileError if the file is damaged."""
     data = read_file(files, name)
     if isinstance(files, GuardedFiles) and isinstance(files.inner, LocalFiles):
         _compare(files, name, data)
@@ -39,7 +40,7 @@ def _compare(files: LocationFiles, name: str, data: bytes) -> None:
     except OSError:
         return
     if checksums[:4] == MAGIC and len(checksums) >= 8 and not _fits(data, checksums):
-        raise DamagedFileError(f"it differs from .{file}.crc")
+        raise DamagedFileError(f"it does not match its checksum, .{file}.crc")
 
 
 def _fits(data: bytes, checksums: bytes) -> bool:

@@ -1,12 +1,13 @@
-"""The files of Spark's state stores: which there are, and which a version needs.
+"""Find the files of Spark's state stores, and the files that one version of the state needs.
 
-``state/<operator>/<partition>[/<name>]/`` holds a store: ``7.delta`` or ``7.changelog`` is what micro-batch 6 changed,
-``7.snapshot`` or ``7.zip`` all that there was after it. A version is the nearest snapshot at or below it and every file of
-changes after that. A RocksDB snapshot (``.zip``) lists the files in ``SSTs/`` and ``logs/`` that belong to it. With
-``checkpointFormatVersion`` 2 names carry an id (``7_<id>.zip``), which ``commits/6`` names: there may be several files of a
-version, of tasks or runs that lost, so all are taken.
+``state/<operator>/<partition>[/<name>]/`` is the folder of one store. ``7.delta`` or ``7.changelog`` contains the changes of
+micro-batch 6; ``7.snapshot`` or ``7.zip`` contains the whole state after it. A version needs the nearest snapshot at or below
+it, and every change file after that snapshot. A RocksDB snapshot (``.zip``) lists the files in ``SSTs/`` and ``logs/`` that
+belong to it. With ``checkpointFormatVersion`` 2, names contain an id (``7_<id>.zip``), and ``commits/6`` names the valid id.
+Tasks or runs that lost may have written other files of the same version, so all of them are copied.
 
-Beside the stores: schemas and the operators' metadata (``_metadata``, ``_stateSchema``), some of them by micro-batch.
+Beside the stores, ``state/`` contains schemas and the operators' metadata (``_metadata``, ``_stateSchema``). Some of these
+files are numbered by micro-batch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 VERSIONED = re.compile(r"\.*(\d+)(?:_[^.]+)?\.(delta|changelog|snapshot|zip)(\..+)?")
-"""A state's file: its version, the file's id (if Spark gives one), its kind, and the rest of a name that is no such file's."""
+"""The name of a state file: version, id (optional), kind, and a suffix that only temporary and checksum files have."""
 
 CHANGES = ("delta", "changelog")
 
@@ -48,9 +49,9 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
-    """Return the files of every store, by its folder in the location.
+    """Return the names of the files in every state store, by the path of the store's folder in the location.
 
-    That is ``state/<operator>/<partition>``, or named folders in it (joins).
+    The folder is ``state/<operator>/<partition>`` or, for joins, a named folder in it.
     """
     found: dict[str, list[str]] = {}
     above = set()
@@ -69,23 +70,29 @@ def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
 
 
 def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
-    """Return the number of partitions of the state after a micro-batch, from its offsets; None if they do not hold it.
+    """Return the number of state partitions after a micro-batch, from its offset file; None if the file does not contain it.
 
-    Folders of higher partitions are of a time before, or after, Spark's repartition.
+    If a folder has a higher partition number, it belongs to a time before or after Spark's repartition.
     """
     return partitions_of(metadata_line(location, batch))
 
 
 def partitions_of(metadata: Mapping[str, Any] | None) -> int | None:
-    """Return the number of partitions in an offset log's metadata; None if it holds none."""
+    """Return the number of shuffle partitions in an offset file's metadata; None if the metadata does not contain it."""
     try:
-        return int(metadata["conf"][SHUFFLE_PARTITIONS])  # type: ignore[index] # None has none either
+        return int(metadata["conf"][SHUFFLE_PARTITIONS])  # type: ignore[index] # None raises TypeError
     except (KeyError, TypeError, ValueError):
         return None
 
 
 def metadata_line(location: CheckpointLocation, batch: int) -> dict[str, Any] | None:
-    """Return the metadata in ``offsets/<batch>``; None if there is none. Raises LocationError, ``LOCATION_UNREADABLE``."""
+    """Return the metadata in ``offsets/<batch>``; None if the file is missing or has no valid metadata.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_UNREADABLE``
+    """
     try:
         value = json.loads(read_text(location.files, f"offsets/{batch}").splitlines()[1])
     except (OSError, ValueError, IndexError):
@@ -94,13 +101,13 @@ def metadata_line(location: CheckpointLocation, batch: int) -> dict[str, Any] | 
 
 
 def is_of_partition(store: str, partitions: int | None) -> bool:
-    """Return whether a store's folder, relative to the location, is of one of this number of partitions."""
+    """Return whether a store's folder belongs to one of the first `partitions` partitions; True if `partitions` is None."""
     number = store.split("/")[2]
     return partitions is None or not number.isdigit() or int(number) < partitions
 
 
 def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
-    """List the files of ``state/`` that Spark needs to go on after a micro-batch, without snapshots' shared files."""
+    """Yield the files in ``state/`` that Spark needs to continue after a micro-batch, without the snapshots' shared files."""
     partitions = shuffle_partitions(location, batch)
     version = batch + 1
     for store, names in stores_of(location).items():
@@ -111,7 +118,7 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
         snapshots = [int(match[1]) for match in whole if match[2] not in CHANGES and int(match[1]) <= version]
         first = max(snapshots, default=0)
         if any("_" in match[0].partition(".")[0] for match in whole):
-            first = 0  # which of the files with an id counts, only Spark knows
+            first = 0  # only Spark knows which of the files with an id is valid
         for match in files:
             number, changes = int(match[1]), match[2] in CHANGES
             if first < number <= version or (number == first and not changes):
@@ -120,12 +127,12 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether a folder's name may be a store's; in an object store names may hold anything, ``..`` too."""
+    """Return whether a folder name can belong to a store. In an object store, a name can be anything, even ``..``."""
     return part[:1] not in ("", ".", "_") and part not in SHARED
 
 
 def _beside_the_stores(location: CheckpointLocation, batch: int) -> Iterator[str]:
-    """List schemas and metadata; of files that a micro-batch names, those up to this one."""
+    """Yield the files with schemas and metadata. Skip files whose name is the number of a later micro-batch than `batch`."""
     for path in sorted(location.files.tree("state")):
         *folders, name = path.split("/")
         special = [part for part in folders if part[:1] == "_"]
@@ -136,7 +143,7 @@ def _beside_the_stores(location: CheckpointLocation, batch: int) -> Iterator[str
 
 
 def files_of_snapshot(data: bytes) -> list[str] | None:
-    """Return the shared files that a RocksDB snapshot lists, relative to its store's folder; None if it does not."""
+    """Return the shared files that a RocksDB snapshot lists, relative to its store's folder; None if it has no valid list."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             text = archive.read("metadata").decode()
@@ -146,10 +153,10 @@ def files_of_snapshot(data: bytes) -> list[str] | None:
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError):
         return None
     if any("/" in name or name in ("", ".", "..") for _, name in (*tables, *logs)):
-        return None  # it would lead out of the store, for whoever copies it
+        return None  # a copy would read or write outside the store's folder
     return ["/".join(each) for each in (*tables, *logs)]
 
 
 def shared_files(location: CheckpointLocation, store: str) -> list[str]:
-    """Return all that snapshots of a RocksDB store may share, relative to its folder."""
+    """Return all files that snapshots of a RocksDB store may share, relative to the store's folder."""
     return [f"{shared}/{name}" for shared in SHARED for name in sorted(location.files.names(f"{store}/{shared}"))]

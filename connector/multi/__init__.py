@@ -1,1 +1,1 @@
-"""Several sinks under one decision: `2pc-multi`."""
+"""The format ``2pc-multi``: several sinks under one commit decision."""

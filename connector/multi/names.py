@@ -1,4 +1,4 @@
-"""What the several sinks of a query are called."""
+"""The name of the format ``2pc-multi``, and the query ids and prefixes of its sinks."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ NAME: Final = "2pc-multi"
 
 
 def under_route(name: str, route: str) -> str:
-    """Return a query's id or prefix as one of its sinks knows it: two of one format never meet under one name."""
+    """Return the query id or prefix for one sink. It ends with the sink's name, so no two sinks share it."""
     return f"{name}-{route}" if route else name

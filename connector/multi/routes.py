@@ -1,4 +1,4 @@
-"""Which rows of a batch go to which sink: masks and row numbers of Arrow, no Python per row."""
+"""Split the rows of a batch among sinks, with Arrow's masks and row numbers instead of Python code per row."""
 
 from __future__ import annotations
 
@@ -12,18 +12,32 @@ from transactional import RowRefusedError
 __all__ = ["can_route", "routed"]
 
 SHOWN, LONGEST = 3, 80
-"""Unknown names that an error quotes, and characters of each, at most."""
+"""How many unknown names an error quotes at most, and how many characters of each."""
 
 
 def can_route(kind: pa.DataType) -> bool:
-    """Return whether a column of this type can say where rows go."""
+    """Return whether the ``routeColumn`` can have this type: strings, or lists of strings."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def routed(batch: pa.RecordBatch, column: pa.Array, names: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Return the rows of each sink that gets any, in the order of the batch."""
+    """Yield the name of each sink that gets rows, with its rows in the order of the batch.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+    column : pyarrow.Array
+        For each row the name of a sink, a list of names, or null for all sinks.
+    names : Sequence[str]
+        The names of all sinks.
+
+    Raises
+    ------
+    RowRefusedError
+        ``ROUTE_UNKNOWN``
+    """
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         _check(column, names)
         for name in names:
@@ -31,7 +45,7 @@ def routed(batch: pa.RecordBatch, column: pa.Array, names: Sequence[str]) -> Ite
         return
     everywhere = pc.indices_nonzero(column.is_null()).cast(pa.int64()) if column.null_count else None
     there = pc.indices_nonzero(column.is_valid()).cast(pa.int64()) if column.null_count else None
-    column = column if there is None else column.filter(column.is_valid())  # a null may hide values
+    column = column if there is None else column.filter(column.is_valid())  # a null may hide a list with values
     if pc.any(pc.equal(pc.list_value_length(column), 0)).as_py():
         raise RowRefusedError("ROUTE_UNKNOWN", routes=["(an empty array)"], sinks=list(names))
     flat, rows = pc.list_flatten(column), pc.list_parent_indices(column).cast(pa.int64())

@@ -1,7 +1,7 @@
-"""`MultiSink`: several sinks under one decision. A part, a handle, a mark is always of one of them; the decision is of all.
+"""`MultiSink`: several sinks under one commit decision. Each part, handle and mark belongs to one of the sinks.
 
-The outcome of a checkpoint is atomic: all sinks commit it, or none. Its visibility is not: each store shows it when it has
-committed it, one a moment after the other.
+The outcome of a checkpoint is atomic: all sinks commit it, or none does. Its visibility is not atomic: each store shows the
+rows when it has committed them, so one store shows them a moment before another.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = ["MultiSink"]
 
 @dataclass(frozen=True)
 class _One:
-    """One of the sinks, and which columns of a row it gets."""
+    """One of the sinks, with the columns that it gets."""
 
     name: str
     sink: TwoPhaseCommitSink[Any, Any]
@@ -69,19 +69,19 @@ class _One:
     schema: pa.Schema
 
     def named(self, name: str) -> str:
-        """Return a query's id or prefix as it knows it."""
+        """Return the query id or prefix that this sink uses."""
         return under_route(name, self.name)
 
     def of(self, handles: Iterable[Handle]) -> list[Handle]:
-        """Return its own handles, as it knows them."""
+        """Return this sink's handles, in the form in which the sink returned them."""
         return [each["handle"] for each in handles if each["sink"] == self.name]
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with its columns."""
+        """Return the batch with only this sink's columns, under the names that they have for the sink."""
         return pa.RecordBatch.from_arrays([batch.column(at) for at in self.columns], schema=self.schema)
 
     def decided(self, found: DecidedCheckpoint) -> DecidedCheckpoint:
-        """Return the checkpoint as it knows it."""
+        """Return the checkpoint with this sink's query id, prefix and previous checkpoint."""
         query, prefix, after = self.named(found.queryId), self.named(found.prefix), found.routes.get(self.name, 0)
         return replace(found, queryId=query, prefix=prefix, after=after, routes={})
 
@@ -99,26 +99,26 @@ class MultiSink(
     NamesDatasets,
     TwoPhaseCommitSink[tuple[_One, int, Any], Handle],
 ):
-    """Writes each row to the sinks that it is routed to.
+    """The sink of the format ``2pc-multi``. It writes each row to the sinks that the row's route names.
 
-    Its handles are those of its sinks, each with the sink's name and its micro-batch.
+    Each handle contains one sink's handle, the sink's name, and the micro-batch.
     """
 
-    commitsTogether = True  # some of the sinks do; `_commit` lets the others' micro-batches follow one another
+    commitsTogether = True  # for some sinks this is true; for the others, `commit` makes one call per micro-batch
 
     own: ClassVar[Mapping[str, SinkType]] = {}
-    """Sinks of the user's own, by format: `connector.registration.data_sources`."""
+    """The user's own sinks, by format. `connector.registration.data_sources` sets them in a subclass."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         settings = parse_write_options(options)
         self._route = None if settings.route_column is None else self._column("routeColumn", settings.route_column)
         if self._route is not None and not can_route(schema.field(self._route).type):
-            expected = f"a column of names, or of arrays of names; its type is {schema.field(self._route).type}"
+            expected = f"a column of strings, or of arrays of strings; its type is {schema.field(self._route).type}"
             raise _invalid("routeColumn", settings.route_column or "", expected)
         self._sinks = {each.name: self._one(each, settings.prefix) for each in settings.sinks}
         self.routes = tuple(self._sinks)
-        self._strangers: set[str] = set()  # under another prefix of this query: their names there are not ours
+        self._strangers: set[str] = set()  # sinks that an earlier run did not have; under its prefix, they own nothing
         self.replacesRows = any(sink.replacesRows for _, sink in self.sinks())
         self.maxPrepared = min((s.maxPrepared for _, s in self.sinks() if s.maxPrepared is not None), default=None)
 
@@ -148,7 +148,7 @@ class MultiSink(
             schema = pa.schema(fields)
             sink = kind(options, schema)
         if publishes_marks(sink):
-            expectation = "not set under 2pc-multi, which publishes no marks"
+            expectation = "no value here: 2pc-multi publishes no marks"
             raise OF_EACH.invalid(f"{name}.barrierTopic", settings.options["barriertopic"], expectation)
         return _One(name, sink, columns, schema)
 
@@ -158,7 +158,7 @@ class MultiSink(
         return NAME
 
     def close(self) -> None:
-        """Close all sinks, also if one of them raises."""
+        """Close all sinks, even if one of them raises."""
         with ExitStack() as closing:
             for one in self._sinks.values():
                 closing.callback(one.sink.close)
@@ -166,7 +166,7 @@ class MultiSink(
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def route(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Return the rows of each sink, with its columns."""
+        """Yield the name of each sink that gets rows, and the rows with only this sink's columns."""
         if self._route is None:
             found: Iterable[tuple[str, pa.RecordBatch]] = ((name, batch) for name in self.routes)
         else:
@@ -175,32 +175,32 @@ class MultiSink(
             yield name, self._sinks[name].rows(rows)
 
     def warmUp(self, context: TransactionContext) -> None:
-        """Let the sink of the context's route get ready."""
+        """Warm up the sink that the context's route names, if it supports that."""
         one, own = self._of(context)
         if isinstance(one.sink, WarmsUp):
             one.sink.warmUp(own)
 
     def beginTransaction(self, context: TransactionContext) -> tuple[_One, int, Any]:
-        """Begin a transaction of the sink of the context's route."""
+        """Begin a transaction in the sink that the context's route names. Return it with the sink and the micro-batch."""
         one, own = self._of(context)
         with _naming(one.name):
             return one, context.batchId, one.sink.beginTransaction(own)
 
     def write(self, transaction: tuple[_One, int, Any], batch: pa.RecordBatch) -> None:
-        """Write rows that `route` has returned for this sink."""
+        """Write rows into a transaction of the sink for which `route` has chosen them."""
         one, _, own = transaction
         with _naming(one.name):
             one.sink.write(own, batch)
 
     def preCommit(self, transaction: tuple[_One, int, Any]) -> Handle | None:
-        """Prepare the transaction of one sink."""
+        """Prepare a transaction of one sink. Return its handle, with the sink's name and the micro-batch."""
         one, batch, own = transaction
         with _naming(one.name):
             handle = one.sink.preCommit(own)
         return None if handle is None else {"sink": one.name, "batch": batch, "handle": dict(handle)}
 
     def rollback(self, transaction: tuple[_One, int, Any]) -> None:
-        """Roll back the transaction of one sink."""
+        """Roll back a transaction of one sink."""
         one, _, own = transaction
         one.sink.rollback(own)
 
@@ -212,14 +212,14 @@ class MultiSink(
     # -- driver: the run --------------------------------------------------------------------------------------------
 
     def checkStart(self, prefix: str | None) -> None:
-        """Let each sink refuse what it would refuse."""
+        """Call `checkStart` of each sink that has this method."""
         for one in self._sinks.values():
             with _naming(one.name):
                 if isinstance(one.sink, Examines):
                     one.sink.checkStart(None if prefix is None else one.named(prefix))
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
-        """Return what each sink finds, with the sink's name."""
+        """Yield the findings of each sink. Each sentence begins with the sink's name."""
         for one in self._sinks.values():
             if not isinstance(one.sink, Examines):
                 continue
@@ -230,7 +230,7 @@ class MultiSink(
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return those of all sinks."""
+        """Return the datasets of all sinks."""
         found: set[tuple[str, str]] = set()
         for name in as_columns(options.get("sinks", "")):
             own = {key.removeprefix(f"{name}."): value for key, value in options.items() if key.startswith(f"{name}.")}
@@ -240,7 +240,7 @@ class MultiSink(
         return found
 
     def identify(self) -> Mapping[str, str]:
-        """Return what identifies each store under the sink's name, and as ``cluster`` all of them in one text."""
+        """Return the identity of each sink's store, with the sink's name in front of each key; ``cluster`` lists all stores."""
         found: dict[str, str] = {}
         stores = []
         for one in self._sinks.values():
@@ -252,20 +252,20 @@ class MultiSink(
 
     @property
     def addressOptions(self) -> Collection[str]:  # type: ignore[override]
-        """The options that name the stores of all its sinks."""
+        """The address options of all sinks. The name of each option begins with its sink's name."""
         return frozenset(
             f"{one.name}.{key}" for one in self._sinks.values() for key in one.sink.addressOptions or one.sink.options
         )
 
     def isThere(self, route: str = "") -> bool:
-        """Return whether a sink's target is there."""
+        """Return whether the target of the sink `route` exists. If `route` is empty, return True."""
         if not route:
             return True
         with _naming(route):
             return self._sinks[route].sink.isThere()
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
-        """Return the newest checkpoint that a sink's store holds."""
+        """Return the newest checkpoint in the store of the sink `route`. If `route` is empty, return None."""
         if not route:
             return None
         one = self._sinks[route]
@@ -273,7 +273,7 @@ class MultiSink(
             return one.sink.newestCheckpoint(one.named(queryId))
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Let each sink compare its store with its own history."""
+        """Compare each sink's store with the history of this sink. Return the results by the sinks' names."""
         seen = {}
         for one in self._sinks.values():
             own = history.routes[one.name]
@@ -283,7 +283,7 @@ class MultiSink(
         return seen
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Take, or look after, the prefix of each sink; of a former run's sinks only."""
+        """Claim the prefix of each sink, or check that it is still ours. Skip sinks that are not in `mark`."""
         marks = {}
         self._strangers = {name for name in self._sinks if mark is not None and name not in mark}
         for one in self._sinks.values():
@@ -293,23 +293,23 @@ class MultiSink(
         return marks
 
     def lifetime(self) -> float | None:
-        """Return the shortest."""
+        """Return the shortest lifetime of all sinks, in seconds; None if no sink has one."""
         return min((own for _, sink in self.sinks() if (own := lifetime_of(sink)) is not None), default=None)
 
     # -- driver: transactions ---------------------------------------------------------------------------------------
 
     def targets(self, handles: Sequence[Handle]) -> Collection[str]:
-        """Return the topics of all sinks."""
+        """Return the ids of the topics to which the transactions of these handles have written, in all sinks."""
         found = ((one.sink, own) for one, own in self._by_sink(handles))
         return {topic for sink, own in found if isinstance(sink, WritesTopics) for topic in sink.targets(own)}
 
     def stamp(self, handles: Sequence[Handle]) -> int:
-        """Return the stamp of the sink whose handles they are."""
+        """Return the highest stamp of the sinks to which these handles belong."""
         found = ((one.sink, own) for one, own in self._by_sink(handles))
         return max((sink.stamp(own) for sink, own in found if isinstance(sink, KeepsEvidence)), default=0)
 
     def output(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return where the rows of each sink are, by its name."""
+        """Return the position of the checkpoint's rows in each sink's store, by the sink's name."""
         found = {}
         for one, own in self._by_sink(handles):
             if isinstance(one.sink, ReportsOutput) and (output := one.sink.output(own, one.decided(checkpoint))):
@@ -317,21 +317,21 @@ class MultiSink(
         return found
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Refuse if any sink refuses."""
+        """Call `checkRestore` of each sink. Raises StoreError if a sink can't take its store back."""
         for one in self._sinks.values():
             with _naming(one.name):
                 restorable(one.sink).checkRestore(output.get(one.name, {}))
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
-        """Take each store back."""
+        """Take the store of each sink back to an earlier checkpoint."""
         for one in self._sinks.values():
             with _naming(one.name):
                 restorable(one.sink).restoreOutput(output.get(one.name, {}), rewind)
 
     def commit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
-        """Let every sink commit what is its own, then raise what was wrong.
+        """Commit the handles of every sink. If a sink raises, commit the others first, then raise its error.
 
-        First those that send one micro-batch after the other: as a rule their stores do not keep a transaction for ever.
+        Sinks that commit one micro-batch after the other come first: usually, their stores do not keep a transaction forever.
         """
         lost: list[Handle] = []
         problem: Exception | None = None
@@ -345,16 +345,16 @@ class MultiSink(
                         one.sink.commit(*call)
             except TransactionLostError as error:
                 named = [each for each in mine if dict(each["handle"]) in error.handles]
-                lost += named or mine  # a sink that does not say which: all are asked about again
-            except Exception as error:  # noqa: BLE001 - the others are committed first: theirs may expire
+                lost += named or mine  # if the sink did not name the lost handles, all are inspected again
+            except Exception as error:  # noqa: BLE001 - the other sinks commit first, because their transactions may expire
                 problem = problem or error
         if problem is not None:
             raise problem
         if lost:
-            raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason="their sinks have logged why")
+            raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason="the sinks have logged why")
 
     def ensureVisible(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
-        """Wait for each store."""
+        """Wait until every store shows the rows. Return the repairs that were necessary, with the sinks' names."""
         repaired: list[Mapping[str, Any]] = []
         for one, own in self._by_sink(handles):
             if isinstance(one.sink, ShowsLater):
@@ -364,19 +364,21 @@ class MultiSink(
         return repaired
 
     def inspect(self, handles: Sequence[Handle]) -> Sequence[HandleState]:
-        """Ask each store about its own."""
+        """Return the state of each handle, in order. Each sink inspects its own handles."""
         answers = {}
         for one, own in self._by_sink(handles):
             with _naming(one.name):
                 states = one.sink.inspect(own)
             if len(states) != len(own):
-                reason = f"the sink {one.name} was asked about {len(own)} transactions, and answered {len(states)}"
+                reason = (
+                    f"the sink {one.name} was asked about {len(own)} transactions, but returned {len(states)} states"
+                )
                 raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
             answers[one.name] = iter(states)
         return [next(answers[each["sink"]]) for each in handles]
 
     def abort(self, handles: Sequence[Handle]) -> Sequence[Handle]:
-        """Abort in each store."""
+        """Abort the handles in the sinks to which they belong; return those that were already committed."""
         committed: list[Handle] = []
         for one, own in self._by_sink(handles):
             with _naming(one.name):
@@ -385,11 +387,11 @@ class MultiSink(
             named = [each for each in mine if dict(each["handle"]) in found]
             committed += (
                 named if len(named) == len(found) else mine
-            )  # else it is not known which: all are asked about again
+            )  # if it is unknown which handles those are, all of them are inspected again
         return committed
 
     def sweep(self, known: Sequence[Handle], before: Cutoff) -> int:
-        """Let each sink sweep."""
+        """Sweep each sink; return how many transactions were aborted in total."""
         ended = 0
         for one in self._sinks.values():
             if one.name not in self._strangers:
@@ -398,17 +400,19 @@ class MultiSink(
         return ended
 
     def sinks(self) -> Iterator[tuple[str, TwoPhaseCommitSink[Any, Any]]]:
-        """Return the sinks by name, for commands that look at their stores."""
+        """Yield each sink after its name, for commands that examine the stores."""
         for one in self._sinks.values():
             yield one.name, one.sink
 
     # -- shared -----------------------------------------------------------------------------------------------------
 
     def _by_sink(self, handles: Sequence[Handle]) -> list[tuple[_One, list[Handle]]]:
-        """Return each sink that has any of the handles, with its own."""
+        """Return each sink to which any of the handles belong, with the handles of this sink."""
         names = {each["sink"] for each in handles}
         if names - set(self._sinks):
-            reason = f"a handle is of the sink {min(names - set(self._sinks))}, which the option sinks does not name"
+            reason = (
+                f"a handle belongs to the sink {min(names - set(self._sinks))}, which the option sinks does not name"
+            )
             raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
         return [(one, one.of(handles)) for one in self._sinks.values() if one.name in names]
 
@@ -419,7 +423,7 @@ def _invalid(option: str, text: str, expectation: str) -> OptionError:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Say in an error which of the sinks it is about."""
+    """Add a sink's name to errors that the ``with`` block raises."""
     try:
         yield
     except TwoPhaseCommitError as problem:

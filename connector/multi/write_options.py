@@ -1,4 +1,4 @@
-"""The options of ``2pc-multi``: its own, and those of each sink under its name (``orders.topic``)."""
+"""The options of ``2pc-multi``: its own, and each sink's. A sink's options begin with the sink's name (``orders.topic``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["OF_EACH", "WRITE_OPTIONS", "SinkOptions", "WriteOptions", "parse_wri
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TAKEN: Final = ("kafka", "storage")
-"""Prefixes of other options."""
+"""Names that no sink may have, because other options begin with them."""
 
 
 def _as_names(text: str) -> tuple[str, ...]:
@@ -25,10 +25,13 @@ def _as_names(text: str) -> tuple[str, ...]:
     for name in names:
         if _NAME.fullmatch(name) is None or name in _TAKEN:
             raise ValueError(
-                f"names of sinks with commas between: up to 32 of a to z, digits and _ each, and none of {', '.join(_TAKEN)}"
+                "names of sinks, separated by commas. A name has at most 32 characters (a to z, 0 to 9, _), begins with a "
+                f"letter, and is none of {', '.join(_TAKEN)}"
             )
         if hides_value(f"{name}.format") or leads_out(f"{name}.format", ""):
-            raise ValueError(f"another name than {name}: options that begin with it look like secrets or addresses")
+            raise ValueError(
+                f"another name than {name}: options that begin with this name look like secrets or addresses"
+            )
     return names
 
 
@@ -44,7 +47,7 @@ def _as_projection(text: str) -> Sequence[tuple[str | None, str]]:
         or len(names) < len(pairs)
         or not all(name and column and isinstance(column, str) for name, column in pairs)
     ):
-        raise ValueError('columns with commas between, or JSON: {"name for the sink": "column"}, each name once')
+        raise ValueError('columns separated by commas, or JSON: {"name for the sink": "column"}, each name once')
     return list(pairs)
 
 
@@ -88,23 +91,24 @@ OF_EACH = OptionTable(
     ),
     passthrough_prefixes=("",),
 )
-"""What the options of each sink may hold beside the options of its format."""
+"""Options that each sink has in addition to the options of its format."""
 
 _OF_THE_QUERY: Final = frozenset(option.key.lower() for option in HOST_OPTIONS.options) - {"path"}
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What one of the sinks is made of.
+    """The options of one sink.
 
     Parameters
     ----------
     name : str
     format : str
     columns : Sequence[tuple[str or None, str]] or None
-        Their names for the sink, if these are others, and in the query.
+        For each column, its new name for the sink (None to keep the name) and its name in the query. None if the option
+        ``columns`` is not set.
     options : Mapping[str, str]
-        Of its format.
+        The options of the sink's format, and the options of the query that all sinks share.
     """
 
     name: str
@@ -118,7 +122,7 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Checked options.
+    """The checked options of ``2pc-multi``.
 
     Parameters
     ----------
@@ -126,7 +130,7 @@ class WriteOptions:
         In the order of the option ``sinks``.
     route_column : str or None
     prefix : str
-        ``transactionalIdPrefix``; the host fills it in.
+        The option ``transactionalIdPrefix``. If the user does not set it, the framework fills in the default.
     """
 
     sinks: Sequence[SinkOptions]
@@ -135,7 +139,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options, offline; those of a format are its sink's to check."""
+    """Check the user's options without a connection. Each sink checks the options of its own format later."""
     given = {key.lower(): value for key, value in options.items()}
     names = WRITE_OPTIONS.parse({"sinks": given["sinks"]} if "sinks" in given else {})["sinks"]
     table = OptionTable(
@@ -156,7 +160,7 @@ def _sink(name: str, passthrough: Mapping[str, str], shared: Mapping[str, str]) 
     own = {key[len(start) :]: value for key, value in passthrough.items() if key.startswith(start)}
     for key in own:
         if key in _OF_THE_QUERY:
-            reason = f"it is for the whole query: set it without {name}."
+            reason = f"it applies to the whole query: leave out the prefix {name}."
             raise OptionError("FORBIDDEN_OPTION", owner=NAME, option=f"{name}.{key}", reason=reason)
     if "format" not in own:
         reason = f"the format of the sink {name}, such as 2pc-kafka"
@@ -166,5 +170,5 @@ def _sink(name: str, passthrough: Mapping[str, str], shared: Mapping[str, str]) 
     except OptionError as problem:
         raise problem.with_note(f"(Sink {name} of {NAME}.)") from None
     if parsed["format"].lower() == NAME:
-        raise OF_EACH.invalid(f"{name}.format", parsed["format"], f"another format than {NAME}: sinks do not nest")
+        raise OF_EACH.invalid(f"{name}.format", parsed["format"], f"another format than {NAME}: sinks can't be nested")
     return SinkOptions(name, parsed["format"], parsed["columns"], {**shared, **parsed.passthrough})

@@ -1,6 +1,6 @@
-"""Operations on a query as a whole: graceful stop, recovery before a start, supervision, signals.
+"""Operations on a whole query: graceful stop, recovery before a start, supervision, signals.
 
-``recovery`` is the one function that a start may need before it, and an end after it; ``supervision`` the loop around a
-query's lives, of which ``supervised_query`` runs each in the user's program. ``stopping`` asks a running query for its
-final checkpoint.
+``recovery`` ends the unfinished transactions of a query that does not run, before its next start or after its end.
+``supervision`` is the loop that restarts a query; ``supervised_query`` starts and stops the query in the user's program.
+``stopping`` asks a running query for its final checkpoint.
 """

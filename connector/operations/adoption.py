@@ -1,4 +1,4 @@
-"""A checkpoint location that was moved, copied or put back: what becomes of its rows if it is accepted as it is."""
+"""Accept a checkpoint location that was moved, copied or restored from an older copy, and show what happens to its rows."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ __all__ = ["Adoption"]
 
 
 class Adoption:
-    """The acceptance of a location as it is. Nothing is changed before `run`.
+    """Accepts a location as it is, for ``barrier restore --as-is``. Only `run` changes anything.
 
     Parameters
     ----------
     location : CheckpointLocation
     claim : bool
-        The query goes on here; else this is a copy, and gets an identity of its own.
+        True if the query continues at this location. False if the location is a copy, which gets its own identity.
 
     Attributes
     ----------
     ledger : Ledger
+        The ledger of the location's journal.
     committed : int
         The last micro-batch that Spark has committed.
     drop : bool
-        The open transactions of the journal are dropped, and the query goes on after `committed`.
+        True if the journal's open transactions are dropped, so that the query continues after micro-batch `committed`.
     suffix : str
-        What distinguishes the transactional ids of a copy from those of the original.
+        The suffix that distinguishes a copy's transactional ids from the original's.
     """
 
     def __init__(self, location: CheckpointLocation, claim: bool) -> None:
@@ -45,9 +46,9 @@ class Adoption:
         if ledger.restoring is not None:
             raise unfinished(ledger.restoring)
         refuse_batch_writes(
-            location, "go on with a new checkpointLocation, from the first version that the target lacks"
+            location, "continue with a new checkpointLocation, from the first version that the target lacks"
         )
-        location.query_id()  # refused if Spark has no metadata: nothing ever ran here
+        location.query_id()  # raises if Spark's metadata is missing: then no query ever ran here
         if ledger.rewinding is not None and not claim:
             raise LocationError("REWIND_NOT_DONE", rewind=ledger.rewinding.token)
         self.committed = committed = newest(location, "commits")
@@ -58,7 +59,7 @@ class Adoption:
         self.suffix = ledger.identity_suffix if claim else f"-{os.urandom(4).hex()}"
 
     def run(self) -> None:
-        """Journal that the location is accepted, unless the journal has grown since it was read."""
+        """Write the acceptance to the journal. Raises an error if the journal has grown since it was read."""
         ledger, sources = self.ledger, None
         if self.drop and self.committed in ledger.batches:  # the next start compares this file
             sources = sources_digest(source_lines(self._location, self.committed))
@@ -72,52 +73,63 @@ class Adoption:
         self._journal.append(fact, must_be_at(ledger.position))
 
     def consequences(self) -> Iterator[str]:
-        """Say what becomes of the rows."""
+        """Yield sentences for the operator: what happens to the query's rows if the location is accepted."""
         path, ledger, committed, claim, drop = self._location.path, self.ledger, self.committed, self._claim, self.drop
         if not ledger.position:
-            yield f"{path} holds no journal: the query had another sink so far, or the journal was deleted."
-            yield "Rows of a micro-batch that another sink, or a lost journal, had only half done may be DOUBLED or LOST."
+            yield f"{path} has no journal: the query used another sink before, or the journal was deleted."
+            yield "If a micro-batch was only half written before, its rows may be DOUBLED or LOST."
         else:
-            yield f"{path}: the journal (of {ledger.location}) accounts for micro-batches up to {ledger.accounted},"
+            yield f"{path}: the journal (of {ledger.location}) accounts for micro-batches up to {ledger.accounted}."
         yield f"Spark has committed micro-batches up to {committed}."
         if claim and ledger.position:
-            yield "If this is an older copy, what was committed after it was made is written AGAIN: DOUBLED."
-            yield "If the store is an older copy, what was committed after it was made is LOST: rewind before you accept it."
+            yield "If this location is an older copy, rows that were committed after the copy are written AGAIN: DOUBLED."
+            yield (
+                "If the store is an older copy, rows that were committed after the copy are LOST: rewind the query before you "
+                "accept the location."
+            )
         if not claim:
             yield (
-                f"The copy gets transactional ids of its own (suffix {self.suffix}; a transactionalIdPrefix that the query "
-                f"sets must be a new one) and goes on after micro-batch {committed}."
+                f"The copy gets its own transactional ids (suffix {self.suffix}) and continues after micro-batch {committed}. "
+                "If the query sets transactionalIdPrefix, change it to a new prefix."
             )
         for checkpoint in ledger.unsettled() if drop else ():
             batches, rows = checkpoint.batches, checkpoint.rows
-            yield f"Checkpoint {checkpoint.id} (micro-batches {batches}, {rows} rows) is decided, not settled:"
+            yield f"Checkpoint {checkpoint.id} (micro-batches {batches}, {rows} rows) is decided, but not settled:"
             yield (
-                "  what is not committed of it is LOST." if claim else "  the original commits it; the copy does not."
+                "  its rows that are not committed are LOST."
+                if claim
+                else "  the original commits it; the copy does not."
             )
         for record in ledger.undecided() if drop else ():
             rows = sum(part.rows for part in record.parts)
-            yield f"Micro-batch {record.batch} ({rows} rows) is prepared, and in no checkpoint yet:"
+            yield f"Micro-batch {record.batch} ({rows} rows) is prepared, but in no checkpoint yet:"
             if record.batch > committed:
                 yield "  it is written again."
             elif claim:
-                yield "  what was prepared of it is aborted, and LOST."
+                yield "  its prepared rows are aborted, and LOST."
             else:
                 yield "  the original commits it; the copy does not."
         if drop and ledger.accounted > committed:
             again = f"{committed + 1} to {ledger.accounted}"
-            yield f"Micro-batches {again} were handled before, and are written AGAIN: DOUBLED there."
+            yield f"Micro-batches {again} were written before, and are written AGAIN: their rows are DOUBLED."
         if drop and ledger.accounted == committed and not self._same_sources():
-            back = " `barrier recover LOCATION` puts the recorded one back instead." if committed in ledger.logs else ""
-            yield f"offsets/{committed} is not the one that the journal recorded: rows in between are LOST, or DOUBLED.{back}"
+            back = (
+                " Or run `barrier recover LOCATION`: it puts the recorded file back."
+                if committed in ledger.logs
+                else ""
+            )
+            yield f"offsets/{committed} differs from the journal's record: rows in between are LOST, or DOUBLED.{back}"
         if drop and claim and ledger.accounted < committed:
-            yield (f"Micro-batches {ledger.accounted + 1} to {committed} count as handled; the journal can't show it.")
+            yield (
+                f"Micro-batches {ledger.accounted + 1} to {committed} count as written, but the journal can't prove it."
+            )
 
     def _agrees(self) -> bool:
         """Return whether the journal and Spark's logs agree."""
         return self.committed <= self.ledger.accounted <= self.committed + 1 and self._same_sources()
 
     def _same_sources(self) -> bool:
-        """Return whether Spark's file of the journal's last micro-batch is the one that the journal recorded."""
+        """Return whether Spark's offset file of the journal's last micro-batch matches the journal's record."""
         last = self.ledger.accounted
         record = self.ledger.batches.get(last)
         try:

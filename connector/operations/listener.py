@@ -1,7 +1,7 @@
-"""A listener in the user's own driver program, and its events: what happened to a query's checkpoints.
+"""Report the events of a query's checkpoints to a listener in the user's driver program.
 
-Spark's events only trigger a look: what happened is read from the journal. So nothing is missed between two events,
-and a listener gets what the query's recovery did, too.
+An event of Spark only triggers a read of the journal, which contains the checkpoints' events. So no event is missed between
+two events of Spark, and the listener also gets the events of the query's recovery.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class CheckpointListener:
 
 
 class Listening:
-    """The events of a location, reported to a listener.
+    """Reports the checkpoint events of a location to a listener.
 
     Parameters
     ----------
     location : CheckpointLocation
     listener : CheckpointListener
     since : int or None
-        Number of the journal's entry after which events count as new; None: only events from now on.
+        The number of the journal entry after which events are reported. None to report only events from now on.
     """
 
     def __init__(self, location: CheckpointLocation, listener: CheckpointListener, since: int | None = None) -> None:
@@ -87,7 +87,9 @@ class Listening:
         try:
             call(what)
         except Exception:
-            log.exception("%s of %s raised", getattr(call, "__name__", call), type(self._listener).__qualname__)
+            log.exception(
+                "%s of %s raised an error", getattr(call, "__name__", call), type(self._listener).__qualname__
+            )
 
     def stop(self) -> None:
         """Stop reporting, and remove Spark's listener. A second call changes nothing."""
@@ -97,7 +99,7 @@ class Listening:
         remove()
 
     def attach(self, spark: SparkSession) -> Listening:
-        """Poll at every progress, idle and termination event of the location's query in this session."""
+        """Call `poll` at every progress, idle and termination event of the location's query in a Spark session. Return self."""
         from pyspark.sql.streaming.listener import (
             QueryIdleEvent,
             QueryProgressEvent,
@@ -110,7 +112,7 @@ class Listening:
 
         class Attached(StreamingQueryListener):
             def onQueryStarted(self, event: QueryStartedEvent) -> None:
-                """Do nothing: nothing has happened yet, and `start()` waits for this."""
+                """Do nothing: there is nothing to report yet, and `start()` waits until this method returns."""
 
             def onQueryProgress(self, event: QueryProgressEvent) -> None:
                 look(str(event.progress.id))
@@ -127,17 +129,17 @@ class Listening:
         return self
 
     def _look(self, query: str) -> None:
-        """Handle an event of any query of the session."""
+        """Handle an event of any query in the session: poll if it is the location's query."""
         try:
             if self.location.query_id() == query:
                 self.poll()
         except LocationError:
-            return  # nothing has been started there yet
+            return  # no query was started at the location yet
         except Exception:
             log.exception("the journal of %s can't be read now; the next event tries again", self.location.path)
 
     def _new(self, ledger: Ledger) -> list[tuple[Callable[[Any], None], Any]]:
-        """Return the events after the last one seen, by their numbers in the journal; a completion has its decision's."""
+        """Return the new events, in the order of their journal entries. A completed checkpoint has its decision's number."""
         listener, found = self._listener, history(ledger)
         events: list[tuple[int, Callable[[Any], None], Any]] = []
         events += [(each.run, listener.onRestored, each) for each in restored(ledger) if each.run > self._seen]
@@ -168,8 +170,8 @@ def add_listener(
         The query's checkpoint location, as set on its writer.
     listener : CheckpointListener
     since : int, optional
-        The id of the last checkpoint that your program has handled (`CheckpointHistory.id`): later events are reported as
-        well. 0 reports everything that the journal keeps. By default, only new events are reported.
+        The id of the last checkpoint that your program has handled (`CheckpointHistory.id`). All events after it are
+        reported. 0 reports everything that the journal keeps. By default, only new events are reported.
 
     Returns
     -------

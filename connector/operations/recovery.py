@@ -1,17 +1,17 @@
-"""Recovery of a query that does not run: commit whatever a dead driver has left, or read it again.
+"""Recovery of a query that does not run: commit the prepared rows of a dead driver, or rewind the query to write them again.
 
-`recover` is the one function for it: before a start that could not go on by itself, at the end of a query that was stopped,
-and from outside (``barrier recover``, ``barrier stop``). In this order:
+`recover` does this before a start that can't recover by itself, at the end of a query that was stopped, and for the commands
+``barrier recover`` and ``barrier stop``. Its steps:
 
-1. Nothing is done beside a driver that runs, or that can't be seen from here.
-2. A rewind that was begun is finished.
-3. What is decided is settled, what is prepared is committed, what was never recorded is aborted, and `stopped` is journalled
-   (`transactional.coordinator`, E1 to E4).
-4. If what was prepared is lost, or Spark's logs are not the journal's any more, the query goes back to a point from which
-   nothing is written twice (`transactional.rewind`): what is left of it is aborted, and its rows are read again.
+1. If a driver of the query runs, or can't be seen from here, raise an error and change nothing.
+2. If a rewind was begun, finish it.
+3. Settle decided checkpoints, commit prepared micro-batches, abort transactions that were never recorded, and journal
+   `stopped` (`transactional.coordinator`, E1 to E4).
+4. If prepared transactions are lost, or Spark's logs do not match the journal any more, take the query back to a point from
+   which no row is written twice (`transactional.rewind`). The remaining transactions are aborted, and their rows read again.
 
-Prepared micro-batches are committed rather than read again because that needs neither Spark's logs nor its state: it is
-right for a query with state whose driver lives on, and shows the last rows of a topic that gets no more.
+Prepared micro-batches are committed, not read again, because a commit needs neither Spark's logs nor its state. So this also
+works for a query with state whose driver is still alive, and it shows the last rows of a topic that gets no more rows.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Upkeep:
-    """The knowledge of a supervisor about the queries that it keeps running.
+    """The facts that a supervisor knows about the query that it keeps running.
 
     Parameters
     ----------
     given : Mapping[str, str]
-        Options of its sink that the journal does not keep (secrets).
+        Sink options that the journal does not keep (secrets).
     drivers : Collection[str]
-        Drivers in which no query of ours runs now, though the process may live: it was kept up there.
+        Drivers in which the supervisor has run the query. The query does not run there now, even if the process is alive.
     single_driver : bool
-        Nothing else starts the query: a former driver that can't be seen from here (of another container) is gone.
+        True if nothing else starts the query. Then a former driver that can't be seen from here (in another container) counts
+        as dead.
     shared : bool
-        Several queries share `given`, so that options of other sinks may be among them.
+        True if several queries share `given`, so that it may contain options of other sinks.
     """
 
     given: Mapping[str, str]
@@ -65,12 +66,12 @@ class Upkeep:
     shared: bool = False
 
     def is_alive(self, process: Mapping[str, Any]) -> bool | None:
-        """Return whether a driver's process runs; None if that can't be known."""
+        """Return whether a driver's process is alive; None if that can't be determined."""
         alive = is_alive(process)
         return False if alive is None and self.single_driver else alive
 
     def given_for(self, run: RunRecord) -> dict[str, str]:
-        """Return the options for a run's sink."""
+        """Return the options in `given` that belong to a run's sink."""
         return fitting(run, self.given) if self.shared else dict(self.given)
 
 
@@ -81,11 +82,11 @@ class Recovery:
     Parameters
     ----------
     committed : bool
-        All prepared rows are committed, and no transaction is open.
+        True if all prepared rows were committed, and no transaction is open.
     batch : int or None
-        The query was rewound, and continues after this micro-batch.
+        The micro-batch after which the query continues, if it was rewound; otherwise None.
     deleted : Sequence[str]
-        The temporary files of a first micro-batch, with which Spark would have started no query.
+        The deleted temporary files of a first micro-batch. With these files, Spark would have refused to start a query.
     """
 
     committed: bool = False
@@ -110,23 +111,40 @@ class Recovery:
 def recover(
     location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_back: bool = False, query_stopped: bool = False
 ) -> Recovery:
-    """Close everything that a stopped query has left open, so that it can be started, or stay stopped.
+    """End all unfinished transactions of a stopped query, so that it can be started, or stay stopped.
 
-    It can be killed at any moment, and is called again then. After it, the next start goes on without a row lost or doubled.
+    If the process is killed in this function, call it again. After it, the next start loses no row and doubles no row.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    upkeep : Upkeep, optional
+        The facts that the supervisor knows. By default, it knows nothing.
+    go_back : bool
+        True to rewind the query, instead of committing its prepared micro-batches first.
+    query_stopped : bool
+        True if the caller knows that the query does not run, even if its driver's process is alive or can't be seen.
+
+    Raises
+    ------
+    QueryRunsError
+        The query may be running.
+    TwoPhaseCommitError
+        The recovery failed; the location can still be recovered.
     """
     upkeep = upkeep or Upkeep({})
     journal = location.journal()
     ledger = journal.load()
     run = ledger.newest_run
     if ledger.position:
-        refuse_batch_writes(location, "each of its writes is a checkpoint, and the next one recovers it")
+        refuse_batch_writes(location, "each write is a checkpoint, and the next write recovers it")
         refuse_elsewhere(location, ledger)
     if run is None or run.prefix in ledger.originals:
         return Recovery(deleted=_clean(location, upkeep, query_stopped))  # no query has run at this location
     logs = LocationLogs(location)
     torn = torn_newest(location, ledger)
     if torn is None and _has_stopped(ledger, run) and not go_back and not out_of_step(ledger, logs):
-        return Recovery()  # it has left nothing
+        return Recovery()  # the query has left nothing to recover
     unseen_is_gone = upkeep.single_driver or query_stopped
     stopped = query_stopped or run.driver in upkeep.drivers or (is_alive(run.process) is None and unseen_is_gone)
     at_work = query_at_work(location, run, stopped)
@@ -137,7 +155,7 @@ def recover(
         with exclusive_access(location):
             delete_after(location, torn - 1)
         log.warning(
-            "%s: offsets/%d was damaged. It is deleted, because its micro-batch was not decided", location.path, torn
+            "%s: offsets/%d was damaged. It was deleted, because its micro-batch was not decided", location.path, torn
         )
     must_go_back = go_back or ledger.rewinding is not None or out_of_step(ledger, logs)
     if not must_go_back and _commit(location, run, given):
@@ -150,13 +168,13 @@ def recover(
 
 
 def _clean(location: CheckpointLocation, upkeep: Upkeep, query_stopped: bool) -> Sequence[str]:
-    """Delete what is left of a first micro-batch, and check that the journal's absence fits Spark's logs."""
+    """Delete temporary files of a first micro-batch. Raises LocationError if Spark has commits, but the journal is missing."""
     committed = offset_log.newest(location, "commits")
     if committed >= 0 and not location.journal().load().position:
         raise LocationError(
             "NO_JOURNAL",
             location=location.path,
-            reason=f"Spark has committed micro-batch {committed} there, so the journal should have it",
+            reason=f"Spark has committed micro-batch {committed} there, so there should be one",
         )
     return first_start.clean(location, upkeep.is_alive, query_stopped)
 
@@ -167,13 +185,13 @@ def _has_stopped(ledger: Ledger, run: RunRecord) -> bool:
 
 
 def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> bool:
-    """Commit what the query has prepared, sweep, journal `stopped`: a run of its own fences what may still be running.
+    """Claim a run, which fences other processes of the query; commit all prepared rows, sweep, and journal `stopped`.
 
-    Return False if that is impossible, and the query has to go back.
+    Return False if that is impossible, so that the query has to be rewound.
     """
     try:
         _close(location, run, given)
-    except UndecidedCommitError as problem:  # the rewind stops at it too, and `barrier resolve` lists it from then on
+    except UndecidedCommitError as problem:  # the rewind stops at it as well; then `barrier resolve` lists it
         log.warning("%s has to be rewound: %s", location.path, problem)
         return False
     except TwoPhaseCommitError as problem:
@@ -195,7 +213,10 @@ def _close(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str
 def _go_back(
     location: CheckpointLocation, journal: Journal, run: RunRecord, given: Mapping[str, str], unseen_is_gone: bool
 ) -> int | None:
-    """Go back to a point from which nothing is written twice, or finish a rewind; None if there is nothing to go back from."""
+    """Rewind the query to a point from which no row is written twice, or finish a rewind that was begun.
+
+    Return the micro-batch after which the query continues; None if there was nothing to rewind.
+    """
     process = {"process": this_process()}
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)

@@ -1,4 +1,4 @@
-"""Restart strategies from a configuration, by Flink's keys: `transactional.restart` defines them."""
+"""Read a restart strategy from a configuration with Flink's keys. `transactional.restart` defines the strategies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["from_config"]
 TYPE: Final = "restart-strategy.type"
 
 LONGEST_DAYS = 10_000
-"""The longest duration, in days: a longer one is a slip, and no clock sleeps for any number of seconds."""
+"""The longest accepted duration, in days. A longer one is a typing error, and ``sleep`` would fail with it."""
 
 _KINDS: Final[Mapping[str, Callable[..., RestartStrategy]]] = {
     "none": NoRestart,
@@ -54,7 +54,7 @@ def _number(text: str) -> float:
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "fixed-delay.attempts": ("attempts", as_version, "Total number of restarts."),
     "fixed-delay.delay": ("delay", _seconds, "Delay before each restart."),
-    "failure-rate.max-failures-per-interval": ("max_failures", as_version, "With one failure more, the query ends."),
+    "failure-rate.max-failures-per-interval": ("max_failures", as_version, "If more failures happen, the query ends."),
     "failure-rate.failure-rate-interval": ("interval", _seconds, "Interval in which failures are counted."),
     "failure-rate.delay": ("delay", _seconds, "Delay before each restart."),
     "exponential-delay.initial-backoff": ("initial", _seconds, "The first delay."),
@@ -62,16 +62,16 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "exponential-delay.backoff-multiplier": (
         "multiplier",
         _number,
-        "Factor by which each delay is longer than the one before.",
+        "Factor by which each delay is longer than the previous one.",
     ),
     "exponential-delay.reset-backoff-threshold": (
         "reset_after",
         _seconds,
-        "After a run of this length, the next delay is the first one again.",
+        "If a run lasts this long, the next delay is the first one again.",
     ),
     "exponential-delay.jitter-factor": ("jitter", _number, "Largest random change of a delay, as a fraction of it."),
 }
-"""For each key: the field of its strategy, its parser, its meaning."""
+"""For each configuration key: the field of the strategy, the parser, and the description."""
 
 
 def _table(named: Callable[[str], str]) -> OptionTable:
@@ -89,7 +89,18 @@ _VARIABLES: Final = _table(_variable)
 
 
 def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
-    """Return the strategy that a configuration names, by Flink's keys; by default `ExponentialDelay` with Flink's values."""
+    """Return the restart strategy that a configuration names with Flink's keys.
+
+    Parameters
+    ----------
+    config : Mapping[str, str], optional
+        By default, environment variables (``BARRIER_RESTART_STRATEGY_TYPE``, ...) are read. Keys of other settings are ignored.
+
+    Returns
+    -------
+    RestartStrategy
+        `ExponentialDelay` with Flink's values, if the configuration names no strategy.
+    """
     if config is None:
         return _strategy(_environment())
     ours = {key: text for key, text in config.items() if key.lower().startswith("restart-strategy.")}

@@ -1,4 +1,4 @@
-"""The request to stop, from a signal, another thread or the journal."""
+"""A request to stop a query: from a signal, another thread or the journal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Request to stop a query under `supervise`, from any thread or from a signal handler."""
+    """A request to stop a query under `supervise`. Any thread, or a signal handler, can make it."""
 
     def __init__(self) -> None:
-        self._times = 0  # no lock, no event: a signal handler could meet its own thread in there
+        self._times = 0  # no lock, no event: a signal handler could deadlock with its own thread
         self._requested = False
 
     def ask(self) -> None:
@@ -41,7 +41,10 @@ class StopRequest:
 
 @contextmanager
 def obeying_signals(wish: StopRequest) -> Iterator[Callable[[], None]]:
-    """Let SIGTERM and SIGINT ask for a stop; the third ends the process. Does nothing outside the main thread."""
+    """Request a stop at each SIGTERM or SIGINT; a third signal ends the process. Does nothing outside the main thread.
+
+    Yields a function that installs the signal handlers again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return

@@ -1,8 +1,8 @@
-"""The requested end of a running query: the request in the journal, and how far the query is.
+"""Stop a running query gracefully: write the request into the journal, and watch the query until it has ended.
 
 A running query ends itself: its next micro-batch closes the final checkpoint, and the planning after it journals `stopped`.
-A query that gets no rows begins no micro-batch: it is stopped as it is, and what it has prepared is committed by
-`connector.operations.recovery`.
+A query that gets no rows begins no micro-batch. Such a query is stopped without a final checkpoint, and
+`connector.operations.recovery` commits its prepared rows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from transactional.ownership import may_stop, newest_run, rewinding
 __all__ = ["FinalCheckpoint", "Standing", "end_run", "request_stop", "standing"]
 
 QUIET_SECONDS = 2.0
-"""Seconds without a new micro-batch after which none is awaited: what is prepared is committed without one."""
+"""Seconds to wait for a new micro-batch. If none begins, the prepared rows are committed without one."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The progress of a query towards its end.
+    """The progress of a query that was asked to stop.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ class Standing:
     batch : int
         The newest micro-batch that Spark began; -1 if there is none.
     idle : bool
-        Spark has committed every micro-batch that it began. If the stop was requested before this was looked at, no task
-        of an earlier planning is running, and every later planning obeys the request.
+        True if Spark has committed every micro-batch that it began. If the stop was requested before Spark's logs were read,
+        no task of an earlier planning is running, and every later planning obeys the request.
     """
 
     ledger: Ledger
@@ -52,33 +52,33 @@ class Standing:
 
     @property
     def prepared(self) -> Sequence[int]:
-        """Return the micro-batches that are prepared, and in no checkpoint yet."""
+        """Return the micro-batches that are prepared, but in no checkpoint yet."""
         return [record.batch for record in self.ledger.undecided()]
 
     @property
     def clean(self) -> bool:
-        """Return whether everything is committed."""
+        """Return whether all micro-batches are settled, and no rewind is unfinished."""
         return not (self.prepared or self.ledger.unsettled() or self.ledger.rewinding)
 
     @property
     def stopped(self) -> bool:
-        """Return whether the query came to its end, and everything is committed."""
+        """Return whether the newest run has stopped, and all micro-batches are settled."""
         return self.clean and self.run is not None and self.run.ended == EntryKind.STOPPED
 
 
 def standing(location: CheckpointLocation) -> Standing:
-    """Return how far the location's query is."""
+    """Read the progress of a location's query from Spark's logs and the journal."""
     committed, batch = offset_log.newest(location, "commits"), offset_log.newest(location, "offsets")
     return Standing(location.journal().load(), batch, committed == batch)
 
 
 class FinalCheckpoint:
-    """The end of one running query, which is requested repeatedly until it has come.
+    """The final checkpoint of a running query. Call `has_come` repeatedly until it returns True.
 
     Attributes
     ----------
     safe : bool
-        At the last look no task of the query was running, nor will one be.
+        True if, at the last call of `has_come`, no task of the query was running, and none will start.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class FinalCheckpoint:
         self._look = look
         self._clock = clock
         self._quiet: tuple[int, Deadline] | None = (
-            None  # idle after this micro-batch, and when it is so for long enough
+            None  # the micro-batch after which the query is idle, and when it has been idle for long enough
         )
 
     def has_come(self) -> bool:
-        """Ask the query to stop; return whether waiting for it is over: it has ended, is idle, or is another driver's."""
+        """Ask the query to stop. Return True if the wait is over: it has ended, is idle, or belongs to another driver."""
         self.safe = False
         found = self._look(self._location)
-        if found is None:  # the journal does not answer now
+        if found is None:  # the journal can't be read now
             return False
         run = found.run
         ours = run is not None and run.driver in self._upkeep.drivers
@@ -110,7 +110,7 @@ class FinalCheckpoint:
             return True
         try:
             asked = request_stop(self._location, run.driver) if run is not None and ours else None
-        except FencedError:  # it is rewound, or was moved away
+        except FencedError:  # the query is being rewound, or was moved to another location
             return True
         except (TwoPhaseCommitError, OSError):
             return False
@@ -118,14 +118,14 @@ class FinalCheckpoint:
         return self._is_quiet(found) and (found.clean or self._can_be_ended(run))
 
     def _is_quiet(self, found: Standing) -> bool:
-        """Return whether it is idle, and after the same micro-batch as when it was last looked at."""
+        """Return whether the query is idle, and still after the same micro-batch as at the previous call."""
         same = found.idle and self._quiet is not None and self._quiet[0] == found.batch
         if not same:
             self._quiet = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None
         return same
 
     def _can_be_ended(self, run: RunRecord | None) -> bool:
-        """Return whether it is quiet for long enough, and what is prepared could be committed from here."""
+        """Return whether the query has been idle for `QUIET_SECONDS`, and its prepared rows can be committed from here."""
         if run is None or self._quiet is None or not self._quiet[1].passed():
             return False
         try:
@@ -135,9 +135,10 @@ class FinalCheckpoint:
 
 
 def request_stop(location: CheckpointLocation, driver: str | None = None) -> int | None:
-    """Ask the newest run to stop; return its token, or None if there is none to ask. Asking again changes nothing.
+    """Ask the newest run to stop; return its token, or None if there is no run to stop. A second request changes nothing.
 
-    A run that has failed is asked, too: a supervisor that waits to start it again obeys that.
+    A run that has failed is asked as well, because a supervisor that waits before a restart obeys the request. If `driver` is
+    given, only a run of this driver is asked.
     """
 
     def is_meant(ledger: Ledger) -> bool:
@@ -159,13 +160,13 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
 
 
 def end_run(location: CheckpointLocation) -> bool:
-    """Journal that the newest run has ended, without its sink; return False if that is impossible, or was done already."""
+    """Journal that the newest run has ended, without using its sink. Return False if it has ended already or can't end."""
     journal = location.journal()
     run = journal.load().newest_run
     if run is None or run.ended:
         return False
     try:
         journal.append(entries.Stopped(run=run.token), may_stop(run.token))
-    except FencedError:  # something is open that the journal knows
+    except FencedError:  # the journal knows an open transaction
         return False
     return True

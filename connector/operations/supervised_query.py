@@ -1,4 +1,4 @@
-"""A query that its own program keeps up: `supervise`."""
+"""`supervise`: keep a query running in its own program."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["StopRequest", "supervise"]
 log = logging.getLogger(__name__)
 
 TASKS_SECONDS = 30.0
-"""Seconds that tasks may take to end: Spark kills a Python worker after 2 s."""
+"""How many seconds to wait until tasks have ended. Spark kills a Python worker after 2 s."""
 
 STOPS_SECONDS = 60.0
-"""Seconds that `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
+"""How many seconds to wait for `query.stop()` in a forced stop. It waits for a commit, in which a hook may hang."""
 
 
 def supervise(
@@ -46,22 +46,23 @@ def supervise(
 ) -> None:
     """Keep a query running: restart it after failures, and return after a graceful stop. *Called in the user's driver program.*
 
-    `strategy` decides when a failed query is started again. There is no restart if it can't help (wrong options, missing
-    rights, a replay with other rows). If the failure requires a rewind, `supervise` rewinds the query before the restart.
+    `strategy` decides when a failed query is started again. If a restart can't help (wrong options, missing rights, a replay
+    with other rows), the query is not restarted. If the failure requires a rewind, `supervise` rewinds the query first.
+
     SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. A second signal,
     or the end of `stop_timeout`, stops the query immediately; prepared rows are then committed.
 
     Parameters
     ----------
     start : Callable[[], StreamingQuery]
-        Builds the query and starts it; called for every start and restart.
+        Builds the query and starts it. Called for every start and restart.
     strategy : RestartStrategy, optional
         By default, it is read from environment variables (see docs/supervise.md).
     location : str, optional
         The query's checkpoint location. By default, Spark reports it.
     options : Mapping[str, str], optional
         Sink options that the journal does not keep (secrets). They are needed while the query does not run: for a rewind, for
-        a forced stop, or for a stop between two runs. Also the options with which the checkpoint location is found:
+        a forced stop, or for a stop between two runs. Also pass the options that are needed to open the checkpoint location:
         ``checkpointEndpoint``, ``checkpointRegion``, ``singleDriver``.
     stop_timeout : float
         Seconds to wait for the final checkpoint after a stop was requested.
@@ -69,7 +70,7 @@ def supervise(
         True if nothing else starts this query. Then a former driver that can't be seen from here (in another container)
         counts as dead, and its unfinished transactions are ended.
     stop : StopRequest, optional
-        To request a stop from another thread. Signals work only if `supervise` runs in the main thread.
+        An object with which another thread can request a stop. Signals work only if `supervise` runs in the main thread.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def supervise(
         `stop_timeout` is negative or not a number.
     StreamingQueryException
         The query's last error, if no restart can help or the strategy allows no more restarts. Errors of `start` are raised
-        as they are, and so is Py4J's error if the JVM is gone: then start the program again.
+        unchanged. If the JVM is gone, Py4J's error is raised: start the program again.
     FencedError
         ``DRIVER_HOLDS_STATE``: a query with state can't go back while its driver is alive.
     TwoPhaseCommitError
@@ -111,7 +112,7 @@ def supervise(
         query = _Query(start, supervision, stop_timeout, obey)
         if location is not None:
             place = query.find(location)
-            if single_driver:  # `start` can't know that
+            if single_driver:  # `start` does not know that
                 first_start.clean(place, lambda process: bool(is_alive(process)))
         if supervision.run(query.live) is not None:
             assert query.problem is not None
@@ -119,12 +120,12 @@ def supervise(
 
 
 class _Query:
-    """The lives of one query.
+    """One supervised query: starts it, watches it, and stops it. A life is the time from one start to its end.
 
     Attributes
     ----------
     problem : BaseException or None
-        What ended the last of them.
+        The error that ended the last life; None if no life has failed.
     """
 
     def __init__(
@@ -142,13 +143,13 @@ class _Query:
         self._obey = obey
 
     def find(self, location: str) -> CheckpointLocation:
-        """Record the location of the query."""
+        """Open the query's checkpoint location, record it in the supervision, and return it."""
         place = CheckpointLocation.from_options({**self._supervision.given, "checkpointLocation": location})
         self._supervision.meet(place, None)
         return place
 
     def live(self) -> Failure | None:
-        """Run one life."""
+        """Start the query and wait until it ends. Return its failure; None if it has ended normally or was stopped."""
         query: StreamingQuery | None = None
         try:
             register_lost(internals.active_session())
@@ -159,13 +160,13 @@ class _Query:
                 if _has_ended(query):
                     return None
                 self._supervision.listen()
-        except KeyboardInterrupt as interrupt:  # PySpark's own handler, while a session was made
+        except KeyboardInterrupt as interrupt:  # raised by PySpark's own handler while a session was created
             if not self._wish.asked():
                 self._wish.ask()
             if query is None:
                 return self._failed(interrupt)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, it is judged
-            if query is not None and _is_active(query):  # no query is to run that no one keeps up
+        except Exception as problem:  # noqa: BLE001 - `_failed` classifies every error
+            if query is not None and _is_active(query):  # no query may run without supervision
                 self._halt(query, safe=False)
             return self._failed(problem)
         self._stop(query)
@@ -186,7 +187,7 @@ class _Query:
         return location
 
     def _stop(self, query: StreamingQuery) -> None:
-        """End a running query at its final checkpoint; if none comes, stop it."""
+        """Stop a running query at its final checkpoint or, if that takes too long, without one."""
         deadline, safe = Deadline(self._stop_timeout, self._clock), False
         try:
             final = self._supervision.final_checkpoint(self._meet(query))
@@ -195,7 +196,7 @@ class _Query:
                     safe = final.safe
                     break
                 _has_ended(query)
-        except Exception as problem:  # noqa: BLE001 - it ended: as it was asked to, or otherwise
+        except Exception as problem:  # noqa: BLE001 - the query has ended, as requested or by a failure
             failure = failure_of(problem)
             if failure.remedy is not Remedy.STOPPED:
                 log.warning("the query failed while it was being stopped: %s", failure.text)
@@ -203,7 +204,7 @@ class _Query:
             self._halt(query, safe)
 
     def _halt(self, query: StreamingQuery, safe: bool) -> None:
-        """Stop it, and wait until its tasks have ended."""
+        """Call ``query.stop()``, and wait until the query's tasks have ended."""
         if not safe:
             log.warning("the query is stopped now, without a final checkpoint")
         stopping = threading.Thread(target=query.stop, daemon=True)
@@ -215,13 +216,13 @@ class _Query:
 
 
 def _is_active(query: StreamingQuery) -> bool:
-    """Return whether it runs; it does not if its JVM is gone."""
+    """Return whether the query is running; False if its JVM is gone."""
     try:
         return bool(query.isActive)
-    except Exception:  # noqa: BLE001 - of Py4J, whatever it is
+    except Exception:  # noqa: BLE001 - any error of Py4J
         return False
 
 
 def _has_ended(query: StreamingQuery) -> bool:
-    """Wait a little; return whether it has ended. Raises its error if it has failed."""
+    """Wait for `LOOK_SECONDS`, then return whether the query has ended. Raises the query's error if it has failed."""
     return bool(query.awaitTermination(LOOK_SECONDS))  # type: ignore[arg-type]  # it takes fractions

@@ -1,7 +1,7 @@
-"""The loop around a query's lives: after each failure its recovery and a delay; in the end nothing is left open.
+"""The loop that restarts a query: after each failure, a rewind if needed, and a delay. After a stop, no transaction stays open.
 
-`supervise` runs it in the user's program. Around the whole program systemd or Kubernetes is the loop, with ``barrier
-recover`` before each start.
+`supervise` runs this loop in the user's program. If systemd or Kubernetes restarts the whole program instead, it runs
+``barrier recover`` before each start.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ __all__ = ["LOOK_SECONDS", "Supervision", "record_restart"]
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
-"""Seconds between two looks at a life."""
+"""Seconds between two checks of the running query."""
 
 JOURNAL_SECONDS = 1.0
-"""Seconds between two reads of a journal for a stop request from outside: one listing of a folder."""
+"""Seconds between two reads of the journal, for stop requests from outside. A read lists one folder."""
 
 SILENT_SECONDS = 60.0
-"""Seconds between two warnings about journals that do not answer."""
+"""Seconds between two warnings that the journal can't be read."""
 
 END_SECONDS = 10.0
-"""How long to retry an end that fails because a store does not answer, in seconds."""
+"""How many seconds to retry the final recovery if a store does not answer."""
 
 AGAIN_SECONDS = 1.0
-"""Seconds between two such tries."""
+"""Seconds between two tries of the final recovery."""
 
 
 @dataclass
 class Supervision:
-    """The restart loop of a query: one life after the other.
+    """The restart loop of a query. A life is the time from one start of the query to its end.
 
     Parameters
     ----------
     by : str
-        The name, in the journal, of what starts it again.
+        The supervisor's name, which the journal records with each restart.
     strategy : RestartStrategy
     given : Mapping[str, str]
-        Options of its sink that the journal does not keep.
+        Sink options that the journal does not keep (secrets).
     say : Callable[[str], None]
-        Takes sentences for people.
+        Called with each message for the user.
     single_driver : bool
         As in `Upkeep`.
     wish, clock, chance
-        The wish to stop, time, and numbers at random from 0 to 1.
+        The stop request, the clock, and a function that returns random numbers from 0 to 1.
     location : CheckpointLocation or None
-        The query's, once it is known.
+        The query's checkpoint location; None until it is known.
     """
 
     by: str
@@ -80,12 +80,15 @@ class Supervision:
         self._restarts = Restarts(self.strategy, self.clock, self.chance)
         self._drivers: set[str] = set()
         self._upkeep = Upkeep(self.given, self._drivers, self.single_driver, shared=True)
-        self._seen: int | None = None  # the newest run, when the journal last answered
-        self._since: int | None = None  # and when the last life began
+        self._seen: int | None = None  # the newest run when the journal was last read
+        self._since: int | None = None  # the newest run when the last life began
         self._looks, self._complaints = Pace(JOURNAL_SECONDS, self.clock), Pace(SILENT_SECONDS, self.clock)
 
     def run(self, live: Callable[[], Failure | None]) -> Failure | None:
-        """Run one life after the other."""
+        """Call `live` until the query ends or is stopped; then end its open transactions, and return None.
+
+        If the query fails and may not be restarted, return its failure, and leave its transactions as they are.
+        """
         failure: Failure | None = None
         while not self.wish.asked():
             self._restarts.began()
@@ -94,16 +97,16 @@ class Supervision:
             if failure is None or failure.remedy is Remedy.STOPPED:
                 break
             if self.wish.asked():
-                self.say(f"ended while it was being stopped: {failure.text}")
+                self.say(f"the query failed while it was being stopped: {failure.text}")
             elif not self._prepare_restart(failure):
                 return failure
         self._end(whole=failure is not None or self.wish.asked())
         return None
 
-    # -- what lives -------------------------------------------------------------------------------------------------
+    # -- while it runs ----------------------------------------------------------------------------------------------
 
     def meet(self, location: CheckpointLocation, driver: str | None) -> None:
-        """Record that a query runs there, in that driver."""
+        """Record the location of the query and, unless `driver` is None, the driver in which it runs."""
         if driver is not None:
             self._drivers.add(driver)
         if self.location is None:
@@ -112,16 +115,16 @@ class Supervision:
                 self._since = self._seen
 
     def final_checkpoint(self, location: CheckpointLocation) -> FinalCheckpoint:
-        """Return the final checkpoint of the running query, to be asked for."""
+        """Return a `FinalCheckpoint`, with which the running query is asked to stop."""
         return FinalCheckpoint(location, self._upkeep, self._look, self.clock)
 
     def listen(self, now: bool = False) -> None:
-        """Obey ``barrier stop`` if the journal asks for it; look now, or at most once a second."""
+        """Read the journal, at most once a second unless `now` is True, and obey a request of ``barrier stop``."""
         if (self._looks.due() or now) and self.location is not None and self._was_stopped(self.location):
             self.wish.request()
 
     def _was_stopped(self, location: CheckpointLocation) -> bool:
-        """Return whether our run was asked to stop, or has ended since the last life began: an older stop does not count."""
+        """Return whether our run was asked to stop, or has stopped since the last life began. Older stops don't count."""
         found = self._look(location)
         if found is None or found.run is None:
             return False
@@ -132,7 +135,7 @@ class Supervision:
         return asked or (found.stopped and found.run.token > self._since)
 
     def _look(self, location: CheckpointLocation) -> Standing | None:
-        """Return how far the query is; None if its journal does not answer now."""
+        """Return the progress of the query; None if its journal can't be read now."""
         try:
             found = standing(location)
         except (TwoPhaseCommitError, OSError) as problem:
@@ -145,7 +148,7 @@ class Supervision:
     # -- after a failure --------------------------------------------------------------------------------------------
 
     def _prepare_restart(self, failure: Failure) -> bool:
-        """Do what the next life needs, and wait for it; return False if there is to be none."""
+        """Rewind the query if needed, and wait for the delay before the restart. Return False if it may not be restarted."""
         delay = self._restarts.failed() if failure.remedy is not Remedy.NONE else None
         number = self._restarts.number
         if delay is None:
@@ -169,7 +172,10 @@ class Supervision:
         return True
 
     def _go_back(self, location: CheckpointLocation, failure: Failure) -> bool:
-        """Do only what a start can't do by itself, as a start needs no options that the journal does not keep."""
+        """Rewind the query if its failure or an unfinished rewind requires it; return whether that was done.
+
+        Every other recovery is left to the next start, because a start has all options, even those that the journal lacks.
+        """
         if failure.remedy is not Remedy.REWIND:
             found = self._look(location)
             if found is None or found.ledger.rewinding is None:
@@ -188,7 +194,7 @@ class Supervision:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _end(self, whole: bool) -> None:
-        """Leave nothing open. Call it when the query does not run."""
+        """End all unfinished transactions of the query. Call this only when the query does not run."""
         location = self.location
         if location is None:
             if whole:
@@ -205,11 +211,11 @@ class Supervision:
         try:
             again(self._end_one, location, whole)
         except Exception as problem:
-            self.say(f"{location.path} could not be ended: {without_named_secrets(str(problem))}")
+            self.say(f"the query at {location.path} could not be ended: {without_named_secrets(str(problem))}")
             raise
 
     def _end_one(self, location: CheckpointLocation, whole: bool) -> None:
-        """End what our driver, or a dead one, has left; leave alone what another driver runs."""
+        """End the transactions that our driver, or a dead one, has left. If another driver owns the query, change nothing."""
         found = standing(location)
         run = found.run
         if run is None or found.stopped or (found.clean and not whole):
@@ -217,7 +223,7 @@ class Supervision:
         alive = False if run.driver in self._drivers else self._upkeep.is_alive(run.process)
         ours = any(each.driver in self._drivers for each in found.ledger.runs.values())
         if found.ledger.moved or alive or (alive is None and (found.clean or ours)):
-            owner = f"run {run.token} of another driver has taken it over"
+            owner = f"run {run.token} of another driver has taken over the query"
             why = "the query was moved to another location" if found.ledger.moved else owner
             self.say(f"{location.path}: {why}; nothing is ended here")
             return
@@ -236,9 +242,9 @@ class Supervision:
 def record_restart(
     location: CheckpointLocation, by: str, number: int, delay: float, failure: Failure, rewound: bool
 ) -> None:
-    """Journal why the query is started again, unless the journal has no run yet.
+    """Journal the reason why the query is restarted, unless the journal has no run yet.
 
-    A journal that does not answer now, perhaps because of the same outage, does not prevent the start.
+    If the journal can't be written now, perhaps because of the same outage, only log a warning: the restart is not prevented.
     """
     fact = Restarted(
         by=by,
@@ -253,8 +259,8 @@ def record_restart(
         if journal.load().newest_run is not None:
             journal.append(fact, _anyone)
     except (TwoPhaseCommitError, OSError) as problem:
-        log.warning("the reason of this restart could not be written to the journal: %s", problem)
+        log.warning("the reason for this restart could not be written to the journal: %s", problem)
 
 
 def _anyone(ledger: Ledger) -> None:
-    """Accept any ledger."""
+    """Accept every ledger, so that the entry is always written."""

@@ -1,1 +1,1 @@
-"""What a user's program calls before its queries: its session gets our formats, and ``start()`` checks our sinks."""
+"""Register our formats in the session of a user's program, and make ``start()`` check our sinks."""

@@ -1,4 +1,4 @@
-"""What the top-level modules named ``pyspark_*`` offer: PySpark imports them, and registers their ``DefaultSource``."""
+"""The ``DefaultSource`` of the top-level modules ``pyspark_*``. PySpark imports these modules, and registers the class."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ __all__ = ["default_source"]
 
 
 def default_source(format_: str) -> type[DataSource]:
-    """Return the data source of a format of ours, or one that says why it can't be imported when it is used.
+    """Return the data source class of one of our formats.
 
-    Whatever is wrong, to raise here would hide every Python data source of Spark.
+    If it can't be imported, return a class that raises an error with the reason when a query uses it. This function itself
+    must never raise, because an error here would hide all Python data sources from Spark.
     """
     try:
         from connector.registration.data_sources import source_of
@@ -22,7 +23,7 @@ def default_source(format_: str) -> type[DataSource]:
 
 def _stand_in(format_: str, reason: str) -> type[DataSource]:
     class DefaultSource(DataSource):
-        """Stands in for a format that could not be imported."""
+        """Stands in for a format that could not be imported: raises ImportError when it is used."""
 
         @classmethod
         def name(cls) -> str:
@@ -33,8 +34,8 @@ def _stand_in(format_: str, reason: str) -> type[DataSource]:
             super().__init__(options)
             raise ImportError(
                 f'The format "{format_}" is installed but cannot be imported ({reason}). '
-                "Does the Python of Spark's workers (PYSPARK_PYTHON) have all that barrier-kafka needs? "
-                f"Try there: python -c \"from connector.registration.data_sources import source_of; source_of('{format_}')\""
+                "Check that the Python of Spark's workers (PYSPARK_PYTHON) has all packages that barrier-kafka needs. To try, "
+                f"run there: python -c \"from connector.registration.data_sources import source_of; source_of('{format_}')\""
             )
 
     return DefaultSource

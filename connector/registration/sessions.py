@@ -1,4 +1,4 @@
-"""The formats in a session: Spark finds those of installed packages by itself; all else is registered."""
+"""Register formats in a Spark session. Spark finds the formats of installed packages by itself, but no others."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     """See `connector.register`."""
     add_sinks(sinks)
     internals.be_active(spark)
-    for each in known_sources().values():  # also over those that Spark knows: they may be another package's
-        # To register what Spark finds makes it warn, once more in each query.
+    for each in known_sources().values():  # replace those that Spark knows: they may be another package's
+        # If a format that Spark finds by itself is registered, Spark warns about it, again in each query.
         if travels(each) or not internals.finds_class(spark, each):
             spark.dataSource.register(each)
     _warn_of_workers(internals.worker_python(spark))
@@ -36,7 +36,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
 
 
 def _warn_of_workers(program: str | None) -> None:
-    """Warn if Spark's Python workers run another Python than this program, and it lacks our packages."""
+    """Warn if Spark's workers run another Python than this program, and our packages are not installed there."""
     found = None if program is None else shutil.which(program)
     if found is None or os.path.abspath(found) == sys.executable:
         return
@@ -52,7 +52,10 @@ def _warn_of_workers(program: str | None) -> None:
 
 
 def register_lost(spark: SparkSession | None) -> None:
-    """Register the formats that Spark lost for this session: it keeps the result of its first search, even of a killed one."""
+    """Register the formats that Spark does not find in this session.
+
+    Spark searches for formats once per session, and keeps the result even if the search was killed.
+    """
     if spark is None:
         return
     for name, each in known_sources().items():

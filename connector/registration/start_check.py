@@ -1,8 +1,8 @@
-"""``start()`` itself finds a mistake at the sink.
+"""Make ``start()`` itself report mistakes at the sink.
 
-Spark 4.2.0 calls a Python sink for the first time when it plans the first micro-batch: ``start()`` has returned by then,
-``offsets/0`` is written, so that another ``startingOffsets`` counts no more, and the error comes with the JVM's stack. Before
-that it runs no Python of the sink. So the check is made in the user's program, which calls ``start()``.
+Spark 4.2.0 calls a Python sink for the first time when it plans the first micro-batch. By then, ``start()`` has returned, and
+``offsets/0`` is written, so a changed ``startingOffsets`` has no effect any more. The error also contains the JVM's stack
+trace. So the user's program checks the sink when it calls ``start()``, before Spark begins.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ SLOW: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.compression.codec": "none",
     "spark.python.worker.reuse": "true",
 }
-"""Session settings that make every query through Spark's Python API slow unless they have Spark's default."""
+"""Session settings, with Spark's default. With another value, every query that uses Spark's Python API is slow."""
 
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
-"""Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
+"""Error conditions that are ignored here, because Spark's workers may run another Python than the user's program."""
 
 NO_LOCATION: Final = frozenset({"LOCATION_NOT_A_FOLDER", "LOCATION_NOT_OURS"})
-"""Conditions of a location that Spark could not make, or not write into."""
+"""Error conditions of a location that Spark could not create, or could not write into."""
 
 
 def check_starts() -> None:
-    """Let every ``start()`` of this program check our sinks first. A second call changes nothing."""
+    """Make every ``start()`` in this program check our sinks first. A second call changes nothing."""
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     plain = DataStreamWriter.start
@@ -75,21 +75,21 @@ def check_starts() -> None:
 
 
 def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseCommitError | None:
-    """Return what is wrong at the sink, as far as it shows here, without its traceback."""
+    """Check the sink. Return the error that ``start()`` should raise, without its traceback; None if there is none."""
     try:
         _check(writer, given)
     except LocationError as problem:
         if problem.condition in NO_LOCATION:
             return problem.with_traceback(None)
-        log.info("not checked before Spark starts the query: %s", problem)
+        log.info("the sink can't be checked before Spark starts the query: %s", problem)
     except FencedError as problem:
         return problem.with_traceback(None)
     except (OptionError, StoreError) as problem:
         lasts = failure_of(problem).remedy is Remedy.NONE and problem.condition not in OF_THE_WORKERS
-        if lasts or isinstance(problem, StoreUnreachableError):  # as a rule a wrong address
+        if lasts or isinstance(problem, StoreUnreachableError):  # usually a wrong address
             return problem.with_traceback(None)
-        log.info("not checked before Spark starts the query: %s", problem)
-    except Exception:  # the planning of the first micro-batch judges, in the Python that will write
+        log.info("the sink can't be checked before Spark starts the query: %s", problem)
+    except Exception:  # the planning of the first micro-batch checks again, in the Python that will write
         log.warning(
             "the sink can't be checked before Spark starts the query; a mistake appears in the first micro-batch",
             exc_info=True,
@@ -104,7 +104,7 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
 
     known = known_sources()
     asked = internals.stream_write(writer)
-    if asked is None:  # Spark Connect, whose workers are elsewhere
+    if asked is None:  # Spark Connect: its workers run on another machine
         return
     named = given.get("format") or asked.format
     source = known.get(named.lower())
@@ -142,9 +142,9 @@ def _warn_of_slow_settings(session: SparkSession) -> None:
 
 
 def _check_first(session: SparkSession, host: HostedSink) -> None:
-    """Check what only a first start can choose, and record the driver that begins the location."""
+    """Check the settings that only a first start can choose, and record the driver that starts the location's first query."""
     version = internals.setting(session, OFFSET_LOG_VERSION)
-    if version not in (None, "1"):  # a location keeps its version
+    if version not in (None, "1"):  # later starts keep the location's version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
             path=f"{host.location.path}/offsets (by {OFFSET_LOG_VERSION})",
@@ -158,7 +158,7 @@ def _check_first(session: SparkSession, host: HostedSink) -> None:
 
 
 def _position(host: HostedSink) -> str:
-    """Return where the journal ends; empty if it can't be read: the planning says why, or goes without."""
+    """Return the number of the newest journal entry, as text; empty if the journal can't be read now."""
     try:
         return str(host.position())
     except TwoPhaseCommitError as problem:
@@ -167,7 +167,7 @@ def _position(host: HostedSink) -> str:
 
 
 def _as_text(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as PySpark hands them to Spark."""
+    """Return options as the strings that PySpark passes to Spark."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in options.items()

@@ -1,1 +1,1 @@
-"""Savepoints of a query: taken from outside, restored at a new location, disposed of."""
+"""Take savepoints of a query, restore them at a new location, and dispose of them."""

@@ -1,4 +1,4 @@
-"""Disposal of a savepoint."""
+"""Dispose of a savepoint: delete its files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ __all__ = ["delete_leftovers", "dispose"]
 
 
 def dispose(savepoint: Savepoint) -> None:
-    """Delete a savepoint, and nothing else: its manifest first, so that nothing looks like a savepoint from then on."""
+    """Delete a savepoint, and the leftovers of killed commands in its folder. Other files in the folder stay.
+
+    The manifest is deleted first: from then on, the folder does not count as a savepoint any more.
+    """
     files = savepoint.folder.files
     files.delete([MANIFEST])
     files.delete([file.path for file in savepoint.files])
@@ -17,7 +20,7 @@ def dispose(savepoint: Savepoint) -> None:
 
 
 def delete_leftovers(path: str) -> bool:
-    """Delete what killed commands have left in a folder that is no savepoint; return whether there was any."""
+    """Delete the leftovers of killed commands in a folder that is no savepoint; return whether there were any."""
     folder = folder_of(path)
     try:
         names = folder.files.names("")

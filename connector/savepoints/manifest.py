@@ -1,13 +1,14 @@
-"""A savepoint's content: ``savepoint.json``, the files that it lists, and the journal as of its checkpoint.
+"""Read and write savepoints.
 
-::
+The folder of a savepoint contains::
 
-    savepoint.json          what it is, and every file with its size and hash: created last, exclusively
-    <id>/journal.json       the journal as of the checkpoint: nothing prepared, nothing unsettled
+    savepoint.json          the manifest: the savepoint's facts, and the size and hash of every file
+    <id>/journal.json       the journal as of the checkpoint: nothing is prepared or unsettled
     <id>/checkpoint/        Spark's files of the checkpoint
 
-A folder without ``savepoint.json`` is no savepoint. What a killed `take` has left in it stays beside the next one's files until
-the savepoint is disposed of. Nothing in a savepoint is ever changed again.
+``savepoint.json`` is created last, with an exclusive create. A folder without it is not a savepoint. If `take` is killed, its
+files stay in the folder. They lie beside the files of the next `take` until the savepoint is disposed of. The files of a
+savepoint never change.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ __all__ = [
 ]
 
 FORMAT: Final = 2
-"""Format 1 had the files in the folder itself, not in ``<id>``; it is read."""
+"""The format that is written. Format 1 can be read as well: its files are in the folder itself, not in ``<id>``."""
 
 MANIFEST: Final = "savepoint.json"
 JOURNAL: Final = "journal.json"
 CHECKPOINT: Final = "checkpoint"
 
 AT_ONCE: Final = 16
-"""Files that are copied at once: requests to an object store take tens of milliseconds."""
+"""How many files are copied in parallel: a request to an object store takes tens of milliseconds."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-"""A name with a colon alone (``orders-12:30``) is a folder's."""
+"""The beginning of a URL. A name with only a colon (``orders-12:30``) is a folder's name."""
 
 _LEFTOVER = re.compile(r"[0-9a-f]{32}")
 
@@ -66,11 +67,11 @@ class SavedFile:
     Parameters
     ----------
     path : str
-        Relative to the savepoint, with slashes.
+        The file's path, relative to the savepoint's folder, with slashes.
     size : int
-        Bytes.
+        The size in bytes.
     sha256 : str
-        Hexadecimal.
+        The SHA-256 hash of the content, in hexadecimal.
     """
 
     path: str
@@ -79,7 +80,7 @@ class SavedFile:
 
 
 def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, path: str) -> SavedFile:
-    """Copy a file, and return its description."""
+    """Copy a file, and return its size and hash. If `target` is None, the file is only read."""
     digest, size = hashlib.sha256(), 0
 
     def seen() -> Iterator[bytes]:
@@ -99,31 +100,34 @@ def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, pa
 
 @dataclass(frozen=True)
 class Savepoint:
-    """The content of ``savepoint.json``.
+    """A savepoint, as its ``savepoint.json`` describes it.
 
     Parameters
     ----------
     folder : CheckpointLocation
-        The folder that was read, on any store.
+        The savepoint's folder, on any store.
     id : str
+        The savepoint's random id. The folder of its files has this name.
     query : str
         Spark's id of the query.
     location : str
         The checkpoint location from which it was taken.
     checkpoint : int
-        The checkpoint; its last micro-batch is `batch`.
+        The id of the saved checkpoint.
     batch : int
+        The last micro-batch of the checkpoint.
     time : int
-        Milliseconds since the epoch.
+        When the savepoint was taken, in milliseconds since the epoch.
     prefix, sink : str
-        Of the newest run.
+        The prefix and the sink of the query's newest run.
     position : int
-        Of the journal when it was taken.
+        The number of the newest journal entry when the savepoint was taken.
     partitions : int or None
-        ``spark.sql.shuffle.partitions`` of the state; None if the offsets do not hold it.
+        The number of shuffle partitions of the state; None if the offset file does not contain it.
     stateful : bool
+        True if the savepoint contains state.
     files : Sequence[SavedFile]
-        All but ``savepoint.json`` itself.
+        All files except ``savepoint.json`` itself.
     """
 
     folder: CheckpointLocation = field(compare=False)
@@ -143,12 +147,12 @@ class Savepoint:
 
     @property
     def path(self) -> str:
-        """Return the canonical name of its folder."""
+        """Return the canonical path or URL of the savepoint's folder."""
         return self.folder.path
 
     @property
     def root(self) -> str:
-        """Return the folder of its data, with which the names of its files begin."""
+        """Return the folder of the savepoint's data, with a slash at the end; empty for format 1."""
         return "" if self.format == 1 else f"{self.id}/"
 
     @property
@@ -157,28 +161,28 @@ class Savepoint:
         return sum(file.size for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest as JSON types, without the path and the files."""
+        """Return the fields of the manifest as JSON types, without `folder`, `files` and `format`."""
         return {key: value for key, value in vars(self).items() if key not in ("folder", "files", "format")}
 
     def ledger(self) -> Ledger:
-        """Return the journal as of the checkpoint."""
+        """Return the ledger as of the checkpoint."""
         data = _bytes(self.folder, f"{self.root}{JOURNAL}")
         return Ledger.from_json(decode(data, JOURNAL).body)
 
     def verify(self) -> None:
-        """Read every file, and compare it with the manifest."""
+        """Read every file, and compare it with the manifest. Raises LocationError (``SAVEPOINT_DAMAGED``)."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda file: self.copy(file, None, file.path), self.files))
 
     def copy(self, file: SavedFile, target: LocationFiles | None, name: str) -> None:
-        """Copy one of its files, and compare what was read with the manifest."""
+        """Copy one of the savepoint's files, and compare its size and hash with the manifest."""
         try:
             found = copy_file(self.folder.files, file.path, target, name)
         except _GONE as error:
             raise _damaged(self.path, file.path, error.strerror or "it is gone") from error
         if (found.size, found.sha256) != (file.size, file.sha256):
-            sizes = f"it has {found.size} bytes, {file.size} were written"
-            raise _damaged(self.path, file.path, sizes if found.size != file.size else "its bytes changed")
+            sizes = f"it has {found.size} bytes, but {file.size} were written"
+            raise _damaged(self.path, file.path, sizes if found.size != file.size else "its content has changed")
 
     def checkpoint_files(self) -> dict[str, SavedFile]:
         """Return Spark's files, by their names in a checkpoint location."""
@@ -190,18 +194,24 @@ _GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionErr
 
 
 def folder_of(text: str) -> CheckpointLocation:
-    """Return a savepoint's folder; ``file:`` may stand before a path."""
+    """Return a savepoint's folder, from a path, a ``file:`` URI, or the URL of an object store."""
     local = local_path(text) if _URL.match(text) else text
     return CheckpointLocation(os.path.realpath(local) if local is not None else text)
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether a name in a savepoint's folder is one of `take`'s data: the savepoint's own, or a killed one's."""
+    """Return whether a name in a savepoint's folder is a data folder of `take`: the savepoint's own, or a killed take's."""
     return _LEFTOVER.fullmatch(name) is not None
 
 
 def read(path: str) -> Savepoint:
-    """Read a savepoint's manifest, none of its files."""
+    """Return a savepoint from its manifest, without reading its other files.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``FORMAT_UNKNOWN``, ``LOCATION_NOT_OURS``, ``LOCATION_UNREADABLE``
+    """
     folder = folder_of(path)
     name = folder.files.shown(MANIFEST)
     try:
@@ -231,7 +241,7 @@ def read(path: str) -> Savepoint:
 
 
 def find(folder: str) -> list[Savepoint | LocationError]:
-    """Return the savepoints in a folder, oldest first, with an error in place of each that can't be read."""
+    """Return the savepoints in a folder, oldest first; before them, the error of each savepoint that can't be read."""
     found: list[Savepoint | LocationError] = []
     root = folder_of(folder)
     try:
@@ -260,7 +270,10 @@ def write(
     files: Iterable[SavedFile],
     clock: Clock,
 ) -> Savepoint | None:
-    """Finish a savepoint whose files exist: write its journal, then its manifest."""
+    """Finish a savepoint whose files are copied: write its journal, then its manifest.
+
+    Return None if another process has created a manifest in the folder.
+    """
     now, run = int(clock.now() * 1000), ledger.newest_run
     _, data = snapshot_file(ledger, clock)
     folder.files.put(f"{identifier}/{JOURNAL}", data)

@@ -1,7 +1,8 @@
-"""Spark's own repartition of a checkpoint's state (Spark 4.2), in a small session of this process.
+"""Repartition a checkpoint's state with Spark's own function (Spark 4.2), in a small session in this process.
 
-It adds a micro-batch to a stopped query's location that no sink has seen: `connector.location.offset_log.repartitions_before`
-recognises it, and recovery accepts it, whoever ran the repartition.
+The repartition adds a micro-batch to a stopped query's location, but no sink gets that micro-batch.
+`connector.location.offset_log.repartitions_before` recognizes it. Recovery accepts it, even if another program has run the
+repartition.
 """
 
 from __future__ import annotations
@@ -30,17 +31,31 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""Settings of a session that nothing else uses."""
+"""Settings of the session that this module creates only for the repartition."""
 
 
 def repartition(location: CheckpointLocation, partitions: int, session: SparkSession | None = None) -> int:
-    """Give a stopped query's state another number of partitions; returns the micro-batch that was added."""
+    """Repartition a stopped query's state. Return the micro-batch that Spark has added.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    partitions : int
+        The new number of partitions.
+    session : SparkSession, optional
+        By default, a session is created, and stopped at the end.
+
+    Raises
+    ------
+    LocationError
+        ``REPARTITION_REFUSED``
+    """
     batch = newest(location, "commits")
     before_that = shuffle_partitions(location, batch)
     conf = (metadata_line(location, batch) or {}).get("conf", {})
     provider = str(conf.get(PROVIDER, ""))
-    if ROCKSDB not in provider or before_that == partitions:  # Spark would leave half a micro-batch behind
-        why = f"it has {partitions} already" if before_that == partitions else f"its store is {provider or 'unknown'}"
+    if ROCKSDB not in provider or before_that == partitions:  # Spark would leave half a micro-batch
+        why = f"it already has {partitions}" if before_that == partitions else f"its store is {provider or 'unknown'}"
         raise _refused(partitions, why)
     settings = {key: str(value) for key, value in conf.items() if key.startswith(STATE_STORE)}
     own = session is None

@@ -1,14 +1,14 @@
-"""A new checkpoint location from a savepoint, on any store: created closed, and opened by a journal entry.
+"""Create a new checkpoint location from a savepoint, on any store. The location is closed until the restore is finished.
 
-N1 look at both journals; refuse what can't be done
-N2 the new journal's first entry, `restoring`: from here on the location is closed
-N3 copy Spark's files (with Spark's repartition of the state, if asked for, from a scratch folder)
-N4 a claim: `moved` in the origin's journal, the only point at which the query changes its location
-N5 `opened` in the new journal
+N1 read both journals; refuse requests that are impossible
+N2 write `restoring`, the first entry of the new journal: from here on the location is closed
+N3 copy Spark's files (if a repartition of the state is requested, Spark does it in a scratch folder first)
+N4 for a claim: write `moved` into the origin's journal; only this step changes the query's location
+N5 write `opened` into the new journal
 
-The same command, run again, finishes a restore that was killed anywhere: it reads both journals, and every step can be
-repeated. Two of them at once do the same. A query that starts at the new location before N5 is refused. After N4 nothing of the
-savepoint is needed: the first entry holds the journal with which the new one goes on.
+If a restore was killed at any point, run the same command again to finish it: it reads both journals, and every step can be
+repeated. If the same command runs twice at the same time, both do the same steps. A query that starts at the new location
+before N5 is refused. After N4, the savepoint is not needed any more: the new journal's first entry contains the saved ledger.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from transactional.restore import begins_at, begins_far_above, may_move
 __all__ = ["Restore"]
 
 OURS: Final = "barrier"
-"""The journal's folder: a killed create may have left files of no meaning in it."""
+"""The journal's folder. It may exist without a journal, because a killed create may have left temporary files in it."""
 
 LOGS: Final = ("commits", "offsets")
 
@@ -46,41 +46,42 @@ _SCHEMA_FILE = re.compile(rb'"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/(?:[^"\\]|\\.)*/stat
 
 
 class Restore:
-    """One restore, from N1 to N5.
+    """The restore of one savepoint at a new location. The constructor does step N1, `run` does N2 to N5.
 
     Parameters
     ----------
     saved : str
         The savepoint's folder.
     location : CheckpointLocation
-        The new location: empty, or of the same restore.
+        The new location. It must be empty, or contain the same restore, which was interrupted.
     claim : bool
-        The query itself goes on at the new location; else a copy, with an identity of its own.
+        True if the query itself continues at the new location. False if the new location is a copy with its own identity.
     force : bool
-        Claim though it is unknown what was committed after the savepoint.
+        True to claim even if it is unknown which rows were committed after the savepoint.
     partitions : int or None
-        Shuffle partitions that the state gets; None to keep its own.
+        The new number of shuffle partitions for the state; None to keep the present number.
 
     Attributes
     ----------
     savepoint : Savepoint or None
-        None if it is gone, and not needed any more.
+        None if the savepoint can't be read, but is not needed any more.
     is_open : bool
-        The restore was done before: nothing is left to do.
+        True if the restore was finished before, so that nothing is left to do.
     lost : LocationError or None
-        Why it is unknown what was committed after the savepoint, which `force` accepts.
+        The reason why it is unknown which rows were committed after the savepoint; None if this is known. With `force`, the
+        restore continues in spite of it.
     repartitioned : int or None
         The micro-batch that Spark's repartition has added.
     is_begun : bool
-        The location is closed, and stays so until the restore is finished.
+        True if the location is closed because a restore was begun there and is not finished.
 
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``NO_STATE``; of a claim
-        ``ORIGIN_UNREACHABLE``, ``ORIGIN_NOT_AT_SAVEPOINT``
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``NO_STATE``. For a claim, also
+        ``ORIGIN_UNREACHABLE``, ``ORIGIN_NOT_AT_SAVEPOINT``.
     FencedError
-        ``LOCATION_MOVED_ON``: the query, or the new location, has gone on elsewhere.
+        ``LOCATION_MOVED_ON``: the query of the origin, or of the new location, was moved to another location.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Restore:
 
     @property
     def is_begun(self) -> bool:
-        """See the class."""
+        """Return whether a restore was begun at the location and is not finished."""
         return self._journal.ledger.restoring is not None
 
     # -- N1 -----------------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class Restore:
             raise self._not_empty("it is a file") from None
 
     def _read(self, saved: str) -> Savepoint | None:
-        """Return the savepoint; None if it can't be read, and the claim is past N4."""
+        """Return the savepoint; None if it can't be read, and the claim has done N4, so that it is not needed."""
         try:
             return read(saved)
         except LocationError:
@@ -144,7 +145,7 @@ class Restore:
             raise
 
     def _is_moved(self) -> bool:
-        """Return whether N4 of this restore is done: N5 is all that is left."""
+        """Return whether N4 of this restore is done, so that only N5 remains."""
         begun = self._journal.ledger.restoring
         if begun is None or begun.forced or not begun.claim or self._origin is None:
             return False
@@ -218,7 +219,7 @@ class Restore:
             raise self.lost
 
     def _is_claimed(self) -> bool:
-        """Return whether the origin's `moved` is of the claim that is here: the same command may run beside this one."""
+        """Return whether `moved` in the origin belongs to the claim here: the same command may run in another process."""
         ledger = self._journal.load()
         begun = ledger.restoring
         return ledger.restored is not None or (begun is not None and not begun.forced)
@@ -249,7 +250,7 @@ class Restore:
         return self._location.query_id()
 
     def _is_still(self, begun: entries.RestoreBegun) -> bool:
-        """Return whether the location is closed, as it was begun; False if another run of this command has opened it."""
+        """Return whether the location is still closed by this restore; False if another process has opened it."""
         ledger = self._journal.load()
         if ledger.restoring == begun or ledger.restored is not None:
             return ledger.restored is None
@@ -275,7 +276,7 @@ class Restore:
 
         def judge(ledger: Ledger) -> None:
             if ledger.position:
-                raise self._not_empty("a query was begun there meanwhile")
+                raise self._not_empty("a query was started there in the meantime")
 
         try:
             self._journal.append(fact, judge)
@@ -293,14 +294,17 @@ class Restore:
                 list(pool.map(put, [name for name in names if name.startswith("state/")]))
             for name in sorted((name for name in names if not name.startswith("state/")), reverse=True):
                 put(name)
-        # What a query that was refused here has begun before the first of these was copied.
+        # Delete the logs of a query that was started here before the first file was copied, and was refused.
         lowest = min(_number(name) for name in names if _number(name) >= 0)
         strays = (f"{log}/{name}" for log in LOGS for name in files.names(log))
         files.delete([name for name in strays if -1 < _number(name) < lowest])
 
     @contextmanager
     def _source(self, savepoint: Savepoint, query: str) -> Iterator[tuple[list[str], Callable[[str], None]]]:
-        """Yield the names to copy, and a function that copies one: from the savepoint, or a repartitioned scratch folder."""
+        """Yield the names of the files to copy, and a function that copies one file to the new location.
+
+        The function copies from the savepoint or, if the state is repartitioned, from a scratch folder.
+        """
         saved = savepoint.checkpoint_files()
         if self._partitions is None:
             yield [*saved], lambda name: self._put(savepoint, saved[name], name, query, self._location)
@@ -323,7 +327,7 @@ class Restore:
 
     @staticmethod
     def _put_named(data: bytes, name: str, target: CheckpointLocation) -> None:
-        """Write a file with its paths moved: ``transformWithState``'s metadata has the whole paths of its schema files."""
+        """Write a file. In a metadata file, replace the location: ``transformWithState`` keeps full paths of schema files."""
         if "_metadata" in name.split("/"):
             named = b'"' + json.dumps(target.as_hadoop(), ensure_ascii=False)[1:-1].encode()
             data = _SCHEMA_FILE.sub(lambda found: named + b"/state/" + found[1] + b"/_stateSchema/", data)
@@ -336,7 +340,7 @@ class Restore:
         try:
             journal.append(fact, self._may_move(savepoint))
         except FencedError:
-            if not self._is_moved():  # else the same command, running beside this one
+            if not self._is_moved():  # otherwise, the same command in another process has done this step
                 raise
 
     def _open(self, begun: entries.RestoreBegun) -> None:
@@ -352,7 +356,7 @@ class Restore:
         faults.reach("restore.opened")
 
     def _opening(self, begun: entries.RestoreBegun) -> entries.Opened:
-        """Return what `opened` says: where its numbers begin; of a claim, also what the origin knows of the store."""
+        """Return the entry `opened`: the number at which the journal continues and, for a claim, the origin's store record."""
         saved = Ledger.from_json(begun.ledger)
         if not begun.claim:
             return entries.Opened(position=saved.position)
@@ -360,11 +364,11 @@ class Restore:
             return entries.Opened(position=begins_far_above(saved.position, int(SystemClock().now() * 1000)))
         origin = CheckpointLocation(begun.origin).journal().load()
         if origin.moved is None:
-            raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{begun.origin} was opened again after it had been closed")
+            raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{begun.origin} was opened again after N4 had closed it")
         return entries.Opened(position=begins_at(origin.moved.entry, saved), origin=origin.store_record())
 
 
 def _number(name: str) -> int:
-    """Return the micro-batch of a file of Spark's logs; -1 for any other."""
+    """Return the micro-batch of a file in Spark's logs; -1 for any other file."""
     log, _, number = name.partition("/")
     return int(number) if log in LOGS and number.isdigit() else -1

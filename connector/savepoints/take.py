@@ -1,17 +1,20 @@
-"""Savepoints: a copy of a query's newest completed checkpoint, made from outside, beside a query that runs or is dead.
+"""Take a savepoint: copy a query's newest completed checkpoint from outside, whether the query runs or not.
 
-S1 load the journal: a streaming query's, at this location, not moved on, with a completed checkpoint
-S2 if something is prepared and the query may run: journal `request`, and wait for the checkpoint that it closes
-S3 choose the newest completed checkpoint, and wait until Spark has the commit of its last micro-batch, N
-S4 copy the files of N        S5 look again: they stand as they stood, the journal still holds the checkpoint
+S1 load the journal; it must belong to a streaming query at this location, and have a completed checkpoint
+S2 if something is prepared and the query may run: journal `request`, and wait for the checkpoint that this request closes
+S3 choose the newest completed checkpoint, and wait until Spark has written the commit of its last micro-batch, N
+S4 copy the files of N
+S5 check that no copied file has changed and the journal still has the checkpoint; otherwise go back to S3
 S6 write ``journal.json``, then create ``savepoint.json`` exclusively: from then on the folder is a savepoint
 
-It copies Spark's metadata, offsets/N and offsets/N-1, commits/N, sources/, and of state/ what version N+1 needs; in location
-and savepoint, on any store. What makes S4 sound beside a query that runs, as measured (integration/test_savepoint_files.py,
-every state store): once ``commits/N`` is there, the files that version N+1 needs are not written again. But for one: if a
-version was made twice (the micro-batch ran again, its commit was lost) maintenance may replace the snapshot late, by one of the
-second run. And files are deleted in time. S5 sees both, and S3 begins again. A snapshot that is new to a version changes
-nothing: it is not copied.
+S4 copies Spark's metadata, offsets/N, offsets/N-1, commits/N, sources/, and the files in state/ that version N+1 needs. The
+location and the savepoint can be on any store.
+
+S4 is safe while the query runs, as measured (integration/test_savepoint_files.py, every state store). When ``commits/N``
+exists, Spark does not write the files of version N+1 again, with one exception. If a version was made twice (its commit was
+lost, so the micro-batch ran again), maintenance may later replace the snapshot with one of the second run. Also, Spark deletes
+old files. S5 detects both, and S3 begins again. If a version gets a snapshot only after S4 has listed the files, nothing
+changes, because this snapshot is not copied.
 """
 
 from __future__ import annotations
@@ -50,25 +53,44 @@ from transactional.restore import cut
 __all__ = ["TIMEOUT", "free_folder", "take"]
 
 TIMEOUT: Final = 60.0
-"""Seconds to wait for a checkpoint: micro-batches are shorter, and a query without rows makes none."""
+"""Seconds to wait for a checkpoint. Micro-batches are shorter than that, and a query without rows closes no checkpoint."""
 
 ATTEMPTS: Final = 5
-"""Attempts at a copy: each further one needs a file that was replaced or deleted in the moment of the copy."""
+"""How many times to try the copy. Another try is needed only if a file was replaced or deleted during the copy."""
 
 CHANGED: Final = "changed"
-"""The attempt made no savepoint: a file was replaced or deleted meanwhile."""
+"""The result of `_copy` if there is no savepoint because a file was replaced or deleted during the copy."""
 
 TAKEN: Final = "taken"
-"""Another has made a savepoint in the folder meanwhile."""
+"""The result of `_copy` if there is no savepoint because another process has created one in the folder."""
 
 LOOK_EVERY: Final = 0.2
-"""Seconds between two looks at the journal: each reads its folder's names."""
+"""Seconds between two reads of the journal. Each read lists the journal's folder."""
 
 
 def take(
     location: str, target: str, *, timeout: float = TIMEOUT, newest: bool = False, clock: Clock | None = None
 ) -> Savepoint:
-    """Take a savepoint of a query's newest completed checkpoint. Needs no JVM; the query may run."""
+    """Take a savepoint of a query's newest completed checkpoint. Needs no JVM. The query may be running.
+
+    Parameters
+    ----------
+    location : str
+        The query's checkpoint location.
+    target : str
+        The folder of the new savepoint.
+    timeout : float
+        Seconds to wait for the checkpoint.
+    newest : bool
+        True to save the newest completed checkpoint as it is. By default, the query is asked to close another checkpoint
+        first if rows are prepared.
+    clock : Clock, optional
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_READY``, ``SAVEPOINT_UNSTABLE``, ``LOCATION_NOT_EMPTY``, ``REWIND_NOT_DONE``, ...
+    """
     place = CheckpointLocation(location)
     folder = free_folder(place, target)
     clock = clock or SystemClock()
@@ -98,7 +120,7 @@ def take(
 
 
 def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
-    """Return a folder that can become a savepoint of this location."""
+    """Return the folder `target`, if it can become a savepoint of `place`. Raises LocationError (``LOCATION_NOT_EMPTY``)."""
     folder = folder_of(target)
     if folder.is_local:
         folder.files = GuardedFiles(LocalFiles(folder.path, private=True))
@@ -121,8 +143,8 @@ def _exists(folder: str) -> LocationError:
 
 
 def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
-    """Load the journal and judge it: S1, and again at every look."""
-    refuse_batch_writes(place, "each of its versions is written once")
+    """Load the journal, and check that a savepoint can be taken (S1). Later steps repeat this check."""
+    refuse_batch_writes(place, "df.write needs no savepoint, because each version is written only once")
     ledger = journal.load()
     if ledger.position:
         refuse_elsewhere(place, ledger)
@@ -134,7 +156,7 @@ def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
 
 
 def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, clock: Clock) -> None:
-    """Bring what is prepared into a checkpoint, if a query may be running to close one: S2."""
+    """Wait until all prepared rows are in a completed checkpoint, if a query may be running that can close one (S2)."""
     ledger = journal.ledger
     prepared = [record.batch for record in ledger.undecided() if record.parts]
     decided = [batch for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
@@ -142,7 +164,7 @@ def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, cloc
     run = ledger.newest_run
     stopped = run is None or run.ended is not None or is_alive(run.process) is False
     if not waiting or (stopped and not decided):
-        return  # if no query runs to close one, take the newest: what is prepared is read again
+        return  # if no query can close a checkpoint, save the newest one; prepared rows are read again
     if prepared and not stopped:
         journal.ask(lambda now: Request(what="savepoint") if now.request is None else None, lambda _: None)
 
@@ -161,7 +183,7 @@ def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, cloc
 
 
 def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clock: Clock) -> CheckpointRecord:
-    """S3."""
+    """Return the newest completed checkpoint, after waiting until Spark has committed its last micro-batch (S3)."""
 
     def committed() -> bool:
         chosen = _look(place, journal).completed
@@ -169,14 +191,14 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
 
     run = _look(place, journal).newest_run
     stopped = run is None or run.ended is not None or is_alive(run.process) is False
-    is_committed = committed() if stopped else _wait(committed, deadline, clock)  # no other process writes it
+    is_committed = committed() if stopped else _wait(committed, deadline, clock)  # a stopped query writes no commit
     chosen = journal.ledger.completed
     if chosen is None or not is_committed:
         batch = max(chosen.batches) if chosen is not None else -1
         raise LocationError(
             "SAVEPOINT_NOT_READY",
             path=place.path,
-            reason=f"checkpoint {chosen.id if chosen else 0} is settled, but Spark has no commits/{batch}: the "
+            reason=f"checkpoint {chosen.id if chosen else 0} is settled, but Spark has no commits/{batch}, because the "
             "query died in between",
             batches=[batch],
         )
@@ -191,7 +213,7 @@ def _copy(
     identifier: str,
     clock: Clock,
 ) -> Savepoint | str:
-    """Do S4 to S6; return why there is no savepoint, if there is none: CHANGED, TAKEN."""
+    """Do S4 to S6. Return the savepoint, or the reason why there is none: `CHANGED` or `TAKEN`."""
     batch = max(chosen.batches)
     marks: dict[str, str | None] = {}
 
@@ -213,7 +235,7 @@ def _copy(
             )
             files += pool.map(copy, shared)
             faults.reach("savepoint.copied")
-            # S5: nothing has gone back since the files were listed.
+            # S5: check that nothing was replaced or deleted since the files were listed.
             ledger = _look(place, journal)
             held = ledger.checkpoints.get(chosen.id)
             if held is None or not held.settled or list(pool.map(place.files.mark, marks)) != [*marks.values()]:
@@ -228,7 +250,7 @@ def _copy(
 
 
 def _is_kept(place: CheckpointLocation, journal: Journal, chosen: CheckpointRecord) -> bool:
-    """Return False if Spark has purged what the checkpoint needs since it was chosen: the query has a newer one now."""
+    """Return False if Spark has purged files of the chosen checkpoint in the meantime, because the query has a newer one."""
     try:
         check_can_go_back(place, max(chosen.batches))
     except RewindTooFarError:
@@ -240,14 +262,14 @@ def _is_kept(place: CheckpointLocation, journal: Journal, chosen: CheckpointReco
 
 
 def _shared(place: CheckpointLocation, name: str) -> list[str]:
-    """Return the files that a RocksDB snapshot shares with others."""
+    """Return the files that a RocksDB snapshot shares with other snapshots."""
     store = name.rpartition("/")[0]
     known = files_of_snapshot(read_file(place.files, name))
     return [f"{store}/{path}" for path in (known if known is not None else shared_files(place, store))]
 
 
 def _logs(place: CheckpointLocation, batch: int) -> Iterator[str]:
-    """List Spark's files beside the state. A source's own log is read from its start: later entries do no harm there."""
+    """Yield Spark's files outside the state. A source's own log is copied whole, because later entries in it do no harm."""
     yield "metadata"
     yield from (f"offsets/{number}" for number in (batch - 1, batch) if number >= 0)
     yield f"commits/{batch}"

@@ -1,1 +1,1 @@
-"""Open transactions, as the brokers see them and as journals do: who holds readers back, and what may be done about it."""
+"""Find open transactions at the brokers and in journals: which of them block readers, and how to end them."""

@@ -1,4 +1,4 @@
-"""How an open transaction stands: whose it is, what becomes of it, and what may be done about it. Pure."""
+"""Assess an open transaction: to which query it belongs, what will happen to it, and what the user can do. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Assessment", "Verdict", "assess"]
 
 
 class Verdict(enum.Enum):
-    """What becomes of an open transaction."""
+    """The verdict on an open transaction: its state, and how it will end."""
 
     ENDING = "is ending"
     DECIDED = "decided, will be committed"
     PREPARED = "prepared by a live run, leave it"
     WAITING = "prepared, waits for the query's next start"
     WRITING = "being written by a live run, leave it"
-    LINGERING = "of a dead run, aborted at the next start"
+    LINGERING = "left by a dead run, aborted at the next start"
     LOST = "judged lost, aborted at the next start"
-    HANGING = "has ended, and its marker is missing"
-    STRANGER = "not of a query that was given"
+    HANGING = "has ended, but its marker is missing"
+    STRANGER = "belongs to no query that you named"
     UNKNOWN = "unknown"
 
 
@@ -39,13 +39,15 @@ class Assessment:
     transaction : OpenOnBrokers
     verdict : Verdict
     reason : str
-        Sentences: how that is known. The same for all transactions of a checkpoint.
+        Sentences with the evidence for the verdict. They are the same for all transactions of a checkpoint.
     advice : str
-        Sentences: what to do.
+        Sentences that say what the user can do.
     command : str
-        The one that is safe, for a shell; empty if there is none.
+        The shell command that is safe; empty if there is none.
     owner : Owner, optional
+        The query to which the transaction belongs; None if it is unknown.
     claim : Claim, optional
+        The record of the transaction in the query's journal; None if there is none.
     """
 
     transaction: OpenOnBrokers
@@ -58,7 +60,7 @@ class Assessment:
 
 
 def assess(transaction: OpenOnBrokers, owners: Sequence[Owner], servers: str = "") -> Assessment:
-    """Assess a transaction by the journals."""
+    """Assess a transaction with the journals of the given queries. `servers` is used in the suggested command."""
     owner, claim = _owner(transaction, owners)
     if transaction.hangs:
         return _not_open(transaction, owner, claim)
@@ -81,7 +83,7 @@ def _owner(transaction: OpenOnBrokers, owners: Sequence[Owner]) -> tuple[Owner |
     kafka = [owner for owner in owners if owner.sink is not None]
     producer = (transaction.producer_id, transaction.producer_epoch)
     for owner in kafka:
-        # A user without the right to see the id still sees the producer, which is one transaction's.
+        # Even a user who may not see the transactional id sees the producer, which identifies the transaction.
         claims = [(key, claim) for key, claim in owner.claims.items() if key[1:] == producer]
         found = next((claim for key, claim in claims if transaction.name in ("", key[0])), None)
         if found is not None:
@@ -98,14 +100,14 @@ def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None, servers
     runs = _runs(owner)
     way = _way(owner)
     if claim is not None and claim.verdict == "lost":
-        reason = f"{owner.location} has judged it lost, and writes its rows again. {runs}"
+        reason = f"The query at {owner.location} has judged it lost, and writes its rows again. {runs}"
         return Assessment(transaction, Verdict.LOST, reason, *way, owner, claim)
     if claim is not None and claim.checkpoint is not None:
-        reason = f"Checkpoint {claim.checkpoint} of {owner.location} has decided it. {runs}"
+        reason = f"Checkpoint {claim.checkpoint} of the query at {owner.location} has decided it. {runs}"
         return Assessment(transaction, Verdict.DECIDED, reason, *way, owner, claim)
     if claim is not None:
         verdict = Verdict.PREPARED if owner.may_run else Verdict.WAITING
-        reason = f"{owner.location} has prepared it, and no checkpoint has decided it yet. {runs}"
+        reason = f"The query at {owner.location} has prepared it, but no checkpoint has decided it yet. {runs}"
         return Assessment(transaction, verdict, reason, *way, owner, claim)
     reason = f"Its transactional id belongs to {owner.location}, but the journal there does not name it. {runs}"
     if owner.may_run:
@@ -119,13 +121,13 @@ def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None, servers
 
 
 def _runs(owner: Owner) -> str:
-    state = {True: "runs", False: "is gone", None: "can't be seen from here"}[owner.alive]
+    state = {True: "is running", False: "has ended", None: "can't be seen from here"}[owner.alive]
     ended = f" The run has ended ({owner.ended})." if owner.ended is not None else ""
-    return f"The driver's process of its run {owner.run} ({process_text(owner.process)}) {state}.{ended}"
+    return f"The driver process of the query's run {owner.run} ({process_text(owner.process)}) {state}.{ended}"
 
 
 def _way(owner: Owner) -> tuple[str, str]:
-    """Return what to do about a transaction of a query: advice, and the command."""
+    """Return the advice for a transaction that belongs to a query, and the safe command."""
     if owner.is_batch:
         return (
             "Repeat the df.write with the same txnAppId and txnVersion: this ends the transactions of the failed write.",
@@ -134,9 +136,9 @@ def _way(owner: Owner) -> tuple[str, str]:
     stop = f"barrier stop {shlex.quote(owner.location)}"
     if owner.alive:
         first = (
-            "Start the query there again"
+            "Start the query in that process again"
             if owner.ended
-            else "Leave it while the query runs. If it has ended in that process, start it there again"
+            else "Leave the transaction alone while the query runs. If the query has ended, start it in that process again"
         )
         return f"{first}; or end the process, and then run `{stop}`.", ""
     if owner.alive is None:
@@ -151,21 +153,21 @@ def _way(owner: Owner) -> tuple[str, str]:
 
 
 def _stranger(transaction: OpenOnBrokers, servers: str) -> Assessment:
-    reason = "None of the given journals names it."
+    reason = "None of the given journals names the transaction."
     if TransactionalId.parse(transaction.name) is not None:
         return Assessment(
             transaction,
             Verdict.STRANGER,
             f"{reason} Its id has the form of a 2pc-kafka task, so its rows may belong to a decided checkpoint.",
-            "Name the checkpointLocation of its query. If that is lost, wait until the transaction's timeout ends it.",
+            "Name the checkpointLocation of its query. If the location is lost, wait until the transaction times out.",
         )
     return Assessment(
         transaction,
         Verdict.STRANGER,
         reason,
-        "Only its program knows whether it is complete; its timeout ends it. If the program commits at its next start, as "
-        "Flink's sinks do, start it. If the program is dead for good, abort the transaction: this fences its producer, and "
-        "its rows are never visible.",
+        "Only the program that wrote it knows whether it is complete. Its timeout ends it. If the program commits at its next "
+        "start, as Flink's sinks do, start the program. If the program will never run again, abort the transaction: this "
+        "fences its producer, and its rows never become visible.",
         _abort(transaction, servers),
     )
 
@@ -180,20 +182,24 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
             "Ask again as a user who may DESCRIBE all ids, and name the locations of all queries that write there.",
         )
     how = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(transaction.state)
-    said = f"Its coordinator calls its last transaction {how}" if how else "Its coordinator does not know how it ended"
-    reason = f"{said}, but it is open in {where}: the brokers skipped a marker there (KAFKA-20734)."
+    said = (
+        f"Its coordinator reports the producer's last transaction as {how}"
+        if how
+        else "Its coordinator does not know how it ended"
+    )
+    reason = f"{said}, but it is open in {where}: the brokers did not write a marker there (KAFKA-20734)."
     if owner is not None:
-        journal = f"{owner.location} says: {_word(claim)}. {_runs(owner)}"
+        journal = f"In the journal of {owner.location}, it is {_word(claim)}. {_runs(owner)}"
         advice, command = _way(owner)
         if owner.is_done:
-            advice, command = "Start the query, which writes the marker: nothing else ends it.", ""
+            advice, command = "Start the query: it writes the marker, and nothing else ends the transaction.", ""
         return Assessment(transaction, Verdict.HANGING, f"{reason} {journal}", advice, command, owner, claim)
     return Assessment(
         transaction,
         Verdict.HANGING,
         reason,
-        "It does not end by itself. Only its program knows which marker is right: a producer may have written several "
-        "transactions of this epoch. See docs/markers.md, Markers that a broker leaves out.",
+        "It does not end by itself. Only the program that wrote it knows which marker is right, because a producer may have "
+        "written several transactions with this epoch. See docs/markers.md, Markers that a broker leaves out.",
     )
 
 

@@ -23,7 +23,9 @@ class Cluster:
     Parameters
     ----------
     admin : KafkaAdmin
+        A client that is connected to the cluster.
     owners : Sequence[Owner]
+        The queries.
     """
 
     admin: KafkaAdmin
@@ -31,18 +33,26 @@ class Cluster:
 
     @property
     def config(self) -> ClientConfig:
-        """The configuration of clients."""
+        """The configuration of the clients of this cluster."""
         return self.admin.config
 
     def look(self, topics: Sequence[str] = (), only: bool = False) -> tuple[ClusterView, list[Assessment]]:
-        """Return what the brokers show, and how each open transaction stands; see `on_brokers.look`."""
+        """Ask the brokers for open transactions, and assess each; see `on_brokers.look`.
+
+        Parameters
+        ----------
+        topics : Sequence[str]
+            Topics to examine.
+        only : bool
+            True to examine no other topics. By default, the topics to which the queries have written are examined as well.
+        """
         written = set() if only else {place.topic for owner in self.owners for place in owner.written}
         view = look(self.admin, {*topics, *written}, also_written=not only)
         return view, [assess(each, self.owners, self.config.bootstrap_servers) for each in view.transactions]
 
 
 def configs_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> list[ClientConfig]:
-    """Return the configuration of clients for the brokers at `servers`, or for those of each query's sink, each once."""
+    """Return the client configuration for the brokers at `servers`; if that is None, those of the queries' sinks, each once."""
     from connector.kafka.sink.write_options import parse_write_options
 
     if servers is not None:
@@ -52,14 +62,14 @@ def configs_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str,
 
 
 def of_cluster(admin: KafkaAdmin, owners: Sequence[Owner]) -> Cluster:
-    """Return the cluster that a client is connected to, with its queries."""
+    """Return the cluster to which a client is connected, with the queries that write into it."""
     cluster = admin.cluster_id()
     return Cluster(admin, [owner for owner in owners if owner.cluster in ("", cluster)])
 
 
 @contextmanager
 def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> Iterator[list[Cluster]]:
-    """Connect to the brokers at `servers`, or to the brokers of each query's sink."""
+    """Connect to the brokers at `servers` or, if that is None, to those of the queries' sinks. Yield each cluster once."""
     with ExitStack() as opened:
         admins: dict[str, KafkaAdmin] = {}
         for config in configs_of(owners, servers, given):

@@ -1,4 +1,4 @@
-"""The abort of a transaction that belongs to no query of ours, or to one that was stopped."""
+"""Abort a transaction that belongs to none of our queries, or to a query that was stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ END_SECONDS: Final = 60.0
 
 
 def check_abort(assessment: Assessment) -> None:
-    """Check that a transaction may be aborted from outside: it is open, and no journal decides about it, or may."""
+    """Check that a transaction may be aborted from outside: no journal has decided it, and none will.
+
+    Raises
+    ------
+    ProtocolError
+        ``ABORT_REFUSED``
+    """
     if assessment.verdict is Verdict.STRANGER and TransactionalId.parse(assessment.transaction.name) is None:
         return
     if assessment.verdict is Verdict.LINGERING and assessment.owner is not None and assessment.owner.is_done:
@@ -26,18 +32,18 @@ def check_abort(assessment: Assessment) -> None:
     raise ProtocolError(
         "ABORT_REFUSED",
         transaction=str(assessment.transaction),
-        reason=f"it is {assessment.verdict.value}. {assessment.reason}",
+        reason=f"the verdict is '{assessment.verdict.value}'. {assessment.reason}",
         way=f"{assessment.advice}{command}",
     )
 
 
 def abort(admin: KafkaAdmin, assessment: Assessment) -> bool:
-    """Abort a transaction that `check_abort` lets pass, and fence its producer; False if another one is open by now."""
+    """Abort a transaction that passes `check_abort`, and fence its producer. Return False if it is not open any more."""
     check_abort(assessment)
     seen = assessment.transaction
     version, cluster = admin.end_txn_version(), admin.cluster_id()
     described = admin.describe([seen.name]).get(seen.name)
-    # A producer whose clients are older uses one epoch for all of its transactions: the time distinguishes them.
+    # A producer with an older client uses one epoch for all its transactions. Their start times distinguish them.
     if described is None or (
         (described.state, described.producer_id, described.producer_epoch, described.started_ms)
         != ("Ongoing", seen.producer_id, seen.producer_epoch, seen.started_ms)

@@ -1,4 +1,4 @@
-"""Transactions as the journals of queries know them: whose they are, and whether they are decided."""
+"""Find transactions in the journals of queries: to which query each belongs, and whether it is decided."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ __all__ = ["Claim", "Owner", "owners_of"]
 
 @dataclass(frozen=True)
 class Claim:
-    """What a journal says of a transaction.
+    """A journal's record of one transaction.
 
     Parameters
     ----------
     batch, partition : int
-        Whose rows it has.
+        The micro-batch, and the partition id of the task, that wrote the transaction.
     rows : int
+        The number of its rows.
     checkpoint : int or None
-        Which has decided it; None while it is prepared only.
+        The checkpoint that has decided the transaction; None while it is only prepared.
     verdict : str or None
-        ``committed``, ``lost``, ``accepted``; None while it is open.
+        The journal's verdict: ``committed``, ``lost`` or ``accepted``; None if there is no verdict.
     """
 
     batch: int
@@ -46,32 +47,34 @@ class Claim:
 
 @dataclass(frozen=True)
 class Owner:
-    """A query, or batch writes, with a Kafka sink.
+    """A writer of transactions: a streaming query, or the batch writes at one location.
 
     Parameters
     ----------
     location : str
+        The checkpoint location.
     prefixes : frozenset[str]
-        Of all runs that the journal knows, but for those of the location of which this one is a copy.
+        The prefixes of all runs that the journal knows. If the location is a copy, without the prefixes of the original.
     cluster : str
-        The id of the newest run's cluster; empty if the journal does not know it.
+        The id of the cluster to which the newest run writes; empty if the journal does not know it.
     is_batch : bool
-        Its writes are ``df.write``, and not a streaming query's.
+        True for batch writes (``df.write``), False for a streaming query.
     is_open : bool
-        Something is prepared, or decided and not settled.
+        True if something is prepared, or decided but not settled.
     run : int
+        The token of the newest run.
     ended : str or None
-        How the newest run ended, if it did.
+        How the newest run ended; None if it has not ended.
     process : Mapping[str, Any]
-        Its driver's process.
+        The process of the newest run's driver.
     alive : bool or None
-        Whether that runs; None if that can't be seen from here.
+        True if this process is running; None if that can't be seen from here.
     sink : KafkaSink or None
-        As the journal has recorded it; None if the query has another sink.
+        The Kafka sink, built from the journal's record; None if the sink writes to another store.
     claims : Mapping[Key, Claim]
-        By transaction.
+        The journal's record of each transaction.
     written : frozenset[Partition]
-        What the journal's transactions have written into.
+        The partitions into which the journal's transactions have written.
     """
 
     location: str
@@ -89,17 +92,17 @@ class Owner:
 
     @property
     def may_run(self) -> bool:
-        """Whether its run may still write or commit: it has not ended, and its driver is not known to be gone."""
+        """True if the newest run may still write or commit: it has not ended, and its driver is not known to be dead."""
         return self.ended is None and self.alive is not False
 
     @property
     def is_done(self) -> bool:
-        """Whether the query was stopped and has left nothing open that its journal knows."""
+        """True if the query was stopped, and its journal knows no open transaction."""
         return self.ended == EntryKind.STOPPED and not self.is_open
 
 
 def owners_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, str]) -> list[Owner]:
-    """Read a journal: one owner, or of several sinks one for each that is a Kafka sink."""
+    """Return the owner of a journal's transactions. For ``2pc-multi``, return one owner for each of its Kafka sinks."""
     from connector.kafka.sink.kafka_sink import KafkaSink
     from connector.multi.sink import MultiSink
 

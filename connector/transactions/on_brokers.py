@@ -16,23 +16,25 @@ __all__ = ["ClusterView", "HeldPartition", "OpenOnBrokers", "look"]
 
 @dataclass(frozen=True)
 class OpenOnBrokers:
-    """A transaction that its coordinator calls open, or that is open in a partition.
+    """A transaction that is open at its coordinator or in a partition.
 
     Parameters
     ----------
     name : str
-        The transactional id; empty if no coordinator names the producer to this user.
+        The transactional id; empty if no coordinator shows it to this user.
     producer_id, producer_epoch : int
-        Of the transaction: while it ends, its coordinator may show the next epoch already.
+        The id and epoch of the producer that wrote the transaction. While the transaction ends, its coordinator may already
+        show the next epoch.
     state : str
-        As its coordinator describes it: ``Ongoing``, ``PrepareCommit``, ``CompleteAbort``, ...; empty if that is unknown, or
-        another transaction's.
+        The state at the coordinator: ``Ongoing``, ``PrepareCommit``, ``CompleteAbort``, ... Empty if it is unknown, or if the
+        coordinator shows a later transaction.
     started_ms, timeout_ms : int
-        When it began, by the coordinator's clock, in milliseconds since 1970, and how long it may take; 0 if unknown.
+        When the transaction began by the coordinator's clock, in milliseconds since the epoch, and its timeout in
+        milliseconds; 0 if unknown.
     partitions : tuple[Partition, ...]
-        What it has written into, as far as the coordinator knows.
+        The partitions into which it has written, as far as the coordinator knows.
     opened : Mapping[Partition, OpenTransaction]
-        Where it is open, of the partitions that were asked.
+        The partitions in which it is open, among the examined ones.
     """
 
     name: str
@@ -46,17 +48,17 @@ class OpenOnBrokers:
 
     @property
     def hangs(self) -> bool:
-        """Whether a partition has it open, and its coordinator does not."""
+        """True if the transaction is open in a partition, but not at its coordinator."""
         return self.state not in BUSY
 
     @property
     def ends_ms(self) -> int | None:
-        """When its coordinator aborts it, in milliseconds since 1970; None if it does not, or is ending it."""
+        """The time when the coordinator aborts it, in milliseconds since the epoch; None if unknown or already ending."""
         return self.started_ms + self.timeout_ms if self.state == "Ongoing" and self.started_ms > 0 else None
 
     @property
     def shown_name(self) -> str:
-        """The transactional id, for people: without control characters."""
+        """The transactional id for display, without control characters."""
         return "".join(letter if letter.isprintable() else "?" for letter in self.name) or "(unknown)"
 
     def __str__(self) -> str:
@@ -71,11 +73,11 @@ class HeldPartition:
     ----------
     partition : Partition
     stable : int
-        The last stable offset: they stop there.
+        The last stable offset, where ``read_committed`` readers stop.
     high : int
-        The high watermark: ``read_uncommitted`` readers stop there.
+        The high watermark, where ``read_uncommitted`` readers stop.
     holders : tuple[OpenOnBrokers, ...]
-        The transactions that are open there, the one that holds it back first.
+        The transactions that are open in the partition. The first one blocks the readers.
     """
 
     partition: Partition
@@ -86,20 +88,20 @@ class HeldPartition:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What a cluster shows.
+    """The open transactions of a cluster, and the partitions whose readers they block.
 
     Parameters
     ----------
     transactions : tuple[OpenOnBrokers, ...]
-        The oldest first.
+        The open transactions, oldest first.
     held : tuple[HeldPartition, ...]
-        Of the topics that were looked at.
+        The blocked partitions of the examined topics.
     topics : tuple[str, ...]
-        Those that were looked at, and exist.
+        The topics that were examined and exist.
     silent : tuple[Partition, ...]
-        Partitions of them that have no leader, or whose leader did not answer.
+        Partitions of the examined topics that have no leader, or whose leader did not answer.
     denied : tuple[str, ...]
-        Topics that this user may not look at.
+        Topics that this user has no right to examine.
     """
 
     transactions: tuple[OpenOnBrokers, ...]
@@ -110,12 +112,21 @@ class ClusterView:
 
 
 def look(admin: KafkaAdmin, topics: Collection[str] = (), also_written: bool = True) -> ClusterView:
-    """Ask every broker for its open transactions, and leaders for what is open in partitions."""
+    """Ask every broker for its open transactions, and the leaders of partitions for transactions that are open there.
+
+    Parameters
+    ----------
+    admin : KafkaAdmin
+    topics : Collection[str]
+        Topics whose partitions are examined.
+    also_written : bool
+        True to examine also the topics to which the open transactions have written.
+    """
     busy = _busy(admin)
     written = {partition.topic for each in busy.values() for partition in each.partitions} if also_written else set()
     places = _Places(admin)
     there = [topic for topic in sorted({*topics, *written}) if places.take(topic)]
-    # The coordinators again, after the partitions: what has begun or ended in between is not taken for one that hangs.
+    # Ask the coordinators again after the partitions. So a transaction that began or ended in between is not called hanging.
     after = _busy(admin)
     found: dict[Producer, OpenOnBrokers] = {}
     for name, each in {**busy, **after}.items():
@@ -136,7 +147,7 @@ def look(admin: KafkaAdmin, topics: Collection[str] = (), also_written: bool = T
 
 
 _LATE = 1 << 62
-"""Sorts what has no time behind what has one."""
+"""The sort key of a transaction without a start time, which comes after all others."""
 
 Producer = tuple[int, int]
 
@@ -156,7 +167,7 @@ def _open(name: str, found: Description, there: Collection[Producer]) -> OpenOnB
 
 
 class _Places:
-    """The partitions that were looked at, and what is open in them."""
+    """The examined partitions, and the transactions that are open in them."""
 
     def __init__(self, admin: KafkaAdmin) -> None:
         self._admin = admin
@@ -167,7 +178,7 @@ class _Places:
         self.denied: list[str] = []
 
     def take(self, topic: str) -> bool:
-        """Look at a topic; return whether it exists, and this user may."""
+        """Examine the partitions of a topic. Return False if the topic does not exist, or this user has no right to it."""
         try:
             info = self._admin.topics([topic], ()).get(topic)
             if info is None:
@@ -185,16 +196,16 @@ class _Places:
         return True
 
     def again(self, producers: Collection[Producer]) -> None:
-        """Look once more where one of these is open."""
+        """Examine again the partitions in which one of these producers has an open transaction."""
         where = [place for place, open_here in self.opened.items() if _producers(open_here) & set(producers)]
         self.opened.update(self._partitions.open_transactions(where))
 
     def producers(self) -> set[Producer]:
-        """Return who has a transaction open."""
+        """Return the producers that have a transaction open in a partition."""
         return {producer for opened in self.opened.values() for producer in _producers(opened)}
 
     def by_producer(self) -> dict[Producer, dict[Partition, OpenTransaction]]:
-        """Return where each has one open."""
+        """Return, for each producer, the partitions in which it has a transaction open."""
         found: dict[Producer, dict[Partition, OpenTransaction]] = {}
         for partition, producers in sorted(self.opened.items()):
             for identity, each in producers.items():
@@ -207,7 +218,7 @@ def _producers(opened: Mapping[int, OpenTransaction]) -> set[Producer]:
 
 
 def _hanging(admin: KafkaAdmin, places: _Places, strange: set[Producer]) -> dict[Producer, OpenOnBrokers]:
-    """Return transactions of these producers that no coordinator had open, before and after the partitions had them."""
+    """Ask again about transactions that are open in a partition, but at no coordinator. Return those that are still open."""
     names = sorted(admin.owners({identity for identity, _ in strange}).values())
     before = admin.describe(names)
     places.again(strange)
@@ -220,12 +231,12 @@ def _hanging(admin: KafkaAdmin, places: _Places, strange: set[Producer]) -> dict
             found[identity, epoch] = OpenOnBrokers("", identity, epoch, "")
         elif owner.state in BUSY:
             shown = _open(name, owner, {(identity, epoch)})
-            # Else a later transaction of the id is open, and what became of this one is not known.
+            # If the epochs differ, a later transaction of the id is open, and it is unknown how this one ended.
             found[identity, epoch] = (
                 shown if shown.producer_epoch == epoch else OpenOnBrokers(name, identity, epoch, "")
             )
         elif before.get(name) != owner:
-            continue  # its producer is running: the next look shows how it stands
+            continue  # the producer is running: the next call shows the transaction's state
         else:
             own = owner.producer_epoch - epoch in (0, 1)
             found[identity, epoch] = OpenOnBrokers(name, identity, epoch, owner.state if own else "")

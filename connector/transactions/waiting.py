@@ -1,4 +1,4 @@
-"""Consumer groups that wait at a stable offset: an inference from the offsets that they have committed."""
+"""Find consumer groups that an open transaction probably blocks, from the offsets that the groups have committed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ __all__ = ["waiting_groups"]
 REQUEST_SECONDS: Final = 5.0
 
 ALL_SECONDS: Final = 20.0
-"""Limit of all questions: each group costs one, and its coordinator may be away."""
+"""Time limit in seconds for asking about all groups. Each group costs one request, and its coordinator may be down."""
 
 
 def waiting_groups(config: ClientConfig, held: Sequence[HeldPartition]) -> Mapping[Partition, list[str]]:
-    """Return the groups whose committed offset is the stable one, per partition: as many as answer in 20 seconds.
+    """Return, for each partition, the consumer groups whose committed offset is the partition's last stable offset.
 
-    A reader that commits no offsets (Spark and Flink keep their own) is not seen, and a group that is there by chance is.
+    After 20 seconds, no further groups are asked. A reader that commits no offsets is not found (Spark and Flink keep their own
+    offsets). A group that has committed this offset by chance is included.
     """
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
@@ -48,7 +49,7 @@ def waiting_groups(config: ClientConfig, held: Sequence[HeldPartition]) -> Mappi
         )
         try:
             positions = asked[group].result().topic_partitions
-        except KafkaException:  # one that was deleted meanwhile, or that this user may not see
+        except KafkaException:  # the group was deleted in the meantime, or this user may not see it
             continue
         for at in positions:
             place = Partition(at.topic, at.partition)

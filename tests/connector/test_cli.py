@@ -82,7 +82,7 @@ def test_a_location_without_spark_logs_starts_again_and_says_what_is_doubled(
     said = capsys.readouterr().out
     assert "Micro-batches 0 to 1" in said
     assert "DOUBLED" in said
-    assert "If the store is an older copy, what was committed after it was made is LOST" in said
+    assert "If the store is an older copy, rows that were committed after the copy are LOST" in said
 
 
 def test_a_restored_journal_takes_sparks_word_for_what_it_lacks(
@@ -355,7 +355,7 @@ def test_a_rewind_that_finds_what_nobody_decided_committed_has_a_way_out(
 def test_a_query_that_had_another_sink_so_far_is_adopted(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(location / "barrier")
     assert main(["restore", "--as-is", str(location), "--claim", "--yes"]) == 0
-    assert "the query had another sink so far" in capsys.readouterr().out
+    assert "the query used another sink before" in capsys.readouterr().out
     assert ledger(location).accounted == 0
     (location / "below").mkdir()
     assert main(["restore", "--as-is", str(location / "below"), "--claim", "--yes"]) == 1

@@ -478,5 +478,5 @@ def test_an_offset_file_that_was_cut_anywhere_is_torn_and_not_of_another_version
 
 
 def test_no_offsets_at_all_are_named(tmp_path: Path) -> None:
-    with pytest.raises(LocationError, match=r"LOGS_INCONSISTENT.*offsets has no file of a micro-batch"):
+    with pytest.raises(LocationError, match=r"LOGS_INCONSISTENT.*offsets contains no micro-batch"):
         spark_view(Place(tmp_path).location)

@@ -102,7 +102,7 @@ def test_a_run_of_another_host_is_not_touched_where_it_has_taken_over(tmp_path: 
     place.decided(0)
     new = place.run(driver="another's", process=OTHER_CONTAINER)
     place.prepared(1)
-    assert "has taken it over" in end(place, ["ours"])[0]
+    assert "has taken over the query" in end(place, ["ours"])[0]
     run = place.ledger().newest_run
     assert run is not None
     assert (run.token, run.ended) == (new, None)

@@ -174,7 +174,7 @@ def test_a_wish_to_stop_asks_no_run_of_another_driver(tmp_path: Path) -> None:
     run = place.ledger().newest_run
     assert run is not None
     assert (run.token, run.ended, place.ledger().stop_asked) == (new, None, False)
-    assert "has taken it over" in kept.said[-1]
+    assert "has taken over the query" in kept.said[-1]
 
 
 def test_a_stop_before_the_first_planning_says_that_it_knows_of_no_query(place: CliPlace) -> None:

@@ -261,7 +261,7 @@ def test_a_sink_that_does_not_say_which_are_committed_is_asked_again(spark: Seve
 def test_a_sink_that_answers_too_few_is_named(spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch) -> None:
     decided(spark, *ROWS)
     monkeypatch.setattr(Memory, "inspect", lambda self, handles: [])
-    with pytest.raises(ProtocolError, match="the sink left was asked about 1 transactions, and answered 0"):
+    with pytest.raises(ProtocolError, match="the sink left was asked about 1 transactions, but returned 0 states"):
         spark.planned(0)
 
 
@@ -527,9 +527,12 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "no format": ({"right.format": None}, r"MISSING_OPTION.*right\.format"),
     "an unknown format": ({"right.format": "2pc-nothing"}, "UNKNOWN_SINK.*2pc-nothing.*Sink right"),
-    "itself": ({"right.format": "2pc-multi"}, "INVALID_OPTION.*right.format.*do not nest"),
+    "itself": ({"right.format": "2pc-multi"}, "INVALID_OPTION.*right.format.*can't be nested"),
     "an option of no sink": ({"rihgt.store": "x"}, "UNKNOWN_OPTION.*rihgt.store"),
-    "an option of the query": ({"right.txnVersion": "3"}, r"FORBIDDEN_OPTION.*right.txnversion.*without right\."),
+    "an option of the query": (
+        {"right.txnVersion": "3"},
+        r"FORBIDDEN_OPTION.*right.txnversion.*leave out the prefix right\.",
+    ),
     "a path of its own": ({"path": "/tmp/x"}, "INVALID_OPTION.*path belongs to one sink"),
     "at least once": ({"deliveryGuarantee": "at-least-once"}, "INVALID_OPTION.*deliveryGuarantee"),
     "no such route column": ({"routeColumn": "rout"}, "INVALID_OPTION.*routeColumn.*value, route"),
