@@ -142,7 +142,8 @@ class SourceOffset:
         Milliseconds from the end of a checkpoint to the next barrier.
     planned : tuple[SourceOffset, ...]
         The ends of the micro-batches that must follow. A rewind puts them here, because these micro-batches were picked
-        before, and parts of them are committed. A planned end has no planned ends itself. The digest of a micro-batch leaves them out.
+        before, and parts of them are committed. A planned end has no planned ends itself. The digest of a micro-batch leaves
+        them out.
     lost : Mapping[Partition, Loss]
         Partitions in which the micro-batch does not begin where the one before it ended (``failOnDataLoss=false``).
         They are recorded so that a replay has the same ranges, and so that people can see what was lost.
