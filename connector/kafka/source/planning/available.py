@@ -35,7 +35,7 @@ class Available:
 
     @property
     def begin(self) -> dict[Partition, int]:
-        """The offsets at which the next micro-batch begins. Partitions that are new to the query are read from their first row."""
+        """The offsets at which the next micro-batch begins. A partition that is new to the query begins at its first row."""
         known = {**self.first, **self.before.topics}
         return {partition: known.get(partition, 0) for partition in self.ends}
 

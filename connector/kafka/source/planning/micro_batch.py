@@ -24,7 +24,7 @@ def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, in
 
     Every partition with a backlog gets at least one offset, so that large partitions do not starve small ones. The rest of
     the limit is shared in proportion to the backlogs, largest remainders first. If the limit is less than the number of
-    partitions, they take turns; `turn` is the number of the micro-batch.
+    partitions, they take turns, which `turn` counts.
     """
     waiting = [key for key, rows in backlog.items() if rows > 0]
     total = sum(backlog[key] for key in waiting)
