@@ -208,7 +208,7 @@ def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
         raise missing_right("READ", f"topic {wanted.partition.topic}")
     if name == "_BAD_COMPRESSION":
         reason += (
-            ": the batch is damaged, or it is too large for the client after decompression. In that case, set "
+            ": the batch is damaged, or it is too large for the client after decompression. If it is too large, set "
             "kafka.receive.message.max.bytes (by default 100000000) to over three times the size of the batch's rows"
         )
     if error.fatal() or name in _FATAL:
