@@ -239,7 +239,7 @@ def test_what_is_encoded_is_read_back_and_mistakes_come_before_the_first_row(
         encode_avro(flight, registry, schema_id=number)
     with pytest.raises(OptionError, match=r"INVALID_OPTION.*schema_id.*424242"):
         encode_avro(flight, registry, schema_id=424242)
-    with pytest.raises(OptionError, match=r"INVALID_OPTION.*schema_id alone"):
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*schema_id without a subject or a schema"):
         encode_avro(flight, registry, schema_id=number, topic="written")
     with pytest.raises(OptionError, match=r"INVALID_OPTION.*unheard-value"):
         encode_json("value", registry, topic="unheard")
