@@ -119,8 +119,9 @@ def test_a_bad_avro_record_goes_where_the_mode_says_and_no_plan_or_error_shows_t
     found = values(frame.select(column["ERRORS"]))
     assert [row.value for row in found] == [None, None, None]
     assert found[0].error is None
-    expected = f"it is not Avro with the schema of id {number}, or it can't be converted to the column's schema (EOFError)"
-    assert found[1].error == expected
+    assert found[1].error == (
+        f"it is not Avro with the schema of id {number}, or it can't be converted to the column's schema (EOFError)"
+    )
     assert "2 bytes are too few" in found[2].error
     failing = frame.select(decode_avro("value", registry, topic="modes", position=WHERE))
     with pytest.raises(

@@ -77,7 +77,7 @@ def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Seq
 
 
 def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]:
-    """Yield sentences about blocking transactions, grouped by what will happen to them, and about what to do."""
+    """Yield sentences about blocking transactions, grouped by verdict: what will happen, and what to do."""
     alike: dict[tuple[str, ...], list[Assessment]] = {}
     for each in holders:
         alike.setdefault((each.verdict.name, each.reason, each.advice, each.command), []).append(each)
@@ -88,7 +88,10 @@ def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]
         yield f"{count}{age}: {first.verdict.value}."
         yield f"  {first.reason}"
         if first.transaction.ends_ms is not None:
-            yield f"  If nothing ends a transaction first, its coordinator aborts it, from {time_text(first.transaction.ends_ms)} on."
+            yield (
+                "  If nothing ends a transaction first, its coordinator aborts it, from "
+                f"{time_text(first.transaction.ends_ms)} on."
+            )
         yield f"  {first.advice}"
         if first.command:
             yield f"    {first.command}"

@@ -80,7 +80,9 @@ def as_columns(text: str) -> tuple[str, ...]:
     """Parse names of columns, separated by commas, and return them in the order given."""
     names = tuple(name.strip() for name in text.split(","))
     if not set(names) <= {*all_columns(True)} or len(set(names)) < len(names):
-        raise ValueError(f"columns from the list {', '.join(all_columns(True))}, separated by commas, each at most once")
+        raise ValueError(
+            f"columns from the list {', '.join(all_columns(True))}, separated by commas, each at most once"
+        )
     return names
 
 

@@ -208,7 +208,9 @@ def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
     keys = [key for key, _ in flat]
     if None in keys:
         row = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
-        problem = "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after this row."
+        problem = (
+            "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after this row."
+        )
         raise bad_record(at, messages[row].offset(), problem)
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)
     starts = np.concatenate(([0], ends)).astype(np.int32)

@@ -233,7 +233,10 @@ def test_references_to_other_subjects_are_followed(server: RegistryServer) -> No
     ("schema", "told"),
     [
         (["string", "int"], "the schema is a union of int, string"),
-        ({"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}, "R, which contains itself"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]},
+            "R, which contains itself",
+        ),
         ({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}, "a decimal of 50 digits"),
         ({"type": "record", "name": "R", "fields": [{"name": "x", "type": "Unknown"}]}, "UnknownType"),
     ],

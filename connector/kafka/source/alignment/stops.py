@@ -30,7 +30,9 @@ def resume(outlook: Outlook) -> dict[str, int]:
     cut = {}
     for name, checkpoint in outlook.cut.toward.items():
         if name not in outlook.channels:
-            raise disagree(name, "this query is still reading up to a mark in this topic, which alignOn no longer names")
+            raise disagree(
+                name, "this query is still reading up to a mark in this topic, which alignOn no longer names"
+            )
         at = outlook.channels[name].at
         numbers = [mark.checkpoint.checkpoint for mark in outlook.channels[name].ahead]
         if at is not None and at.checkpoint == checkpoint:
@@ -39,7 +41,8 @@ def resume(outlook: Outlook) -> dict[str, int]:
             cut[name] = numbers.index(checkpoint) + 1
         else:
             raise disagree(
-                name, f"this query is still reading up to the mark of checkpoint {checkpoint}, which is not in the topic"
+                name,
+                f"this query is still reading up to the mark of checkpoint {checkpoint}, which is not in the topic",
             )
     return cut
 

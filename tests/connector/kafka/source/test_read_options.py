@@ -52,7 +52,9 @@ def test_columns_are_chosen_among_those_of_sparks_source() -> None:
     assert columns(columns="value , key") == ("value", "key")
     assert columns(columns="headers") == columns(columns="headers", includeHeaders="true") == ("headers",)
     for wrong in ("", "value,", "value,value", "Value", "body"):
-        with pytest.raises(OptionError, match=r"INVALID_OPTION.*columns from the list key, value, topic.*each at most once"):
+        with pytest.raises(
+            OptionError, match=r"INVALID_OPTION.*columns from the list key, value, topic.*each at most once"
+        ):
             columns(columns=wrong)
     with pytest.raises(OptionError, match=r"INVALID_OPTION.*columns.*with headers, because includeHeaders is true"):
         columns(columns="key,value", includeHeaders="true")
