@@ -120,7 +120,7 @@ def test_a_bad_avro_record_goes_where_the_mode_says_and_no_plan_or_error_shows_t
     assert [row.value for row in found] == [None, None, None]
     assert found[0].error is None
     assert found[1].error == (
-        f"it is not Avro with the schema of id {number}, or it can't be converted to the column's schema (EOFError)"
+        f"it is not Avro with schema id {number}, or it can't be converted to the column's schema (EOFError)"
     )
     assert "2 bytes are too few" in found[2].error
     failing = frame.select(decode_avro("value", registry, topic="modes", position=WHERE))

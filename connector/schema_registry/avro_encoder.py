@@ -177,7 +177,7 @@ def _numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
-    """Return tests of a type's kind, each with a test whether a cast within this kind keeps every value or fails."""
+    """Return pairs of tests: is a type of this kind, and does a cast within this kind keep every value or fail?"""
     from pyarrow import types as t
 
     def text(kind: Any) -> bool:
@@ -220,7 +220,7 @@ def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
             return None
         found = {key: of(each) for key, each in value}
         if len(found) != len(value):
-            raise ValueError("a map has a key twice")
+            raise ValueError("a map has the same key twice")
         return found
 
     return pairs

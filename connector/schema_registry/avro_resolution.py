@@ -69,7 +69,7 @@ def _set_defaults(node: Any, named: Mapping[str, Any]) -> None:
 
 
 class _Value:
-    """Marks a default that is already replaced by its value: schemas share their named types."""
+    """Marks a default that is already replaced by its value, because schemas can share a named type."""
 
     @staticmethod
     def of(value: Any) -> Any:

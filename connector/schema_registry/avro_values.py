@@ -196,22 +196,22 @@ class _Readers:
             row = self._decode(stream, writer, reader)
         except Exception as problem:  # noqa: BLE001 - fastavro raises EOFError, IndexError, UnicodeDecodeError, ...
             raise _BadRecord(
-                f"it is not Avro with the schema of id {number}, or it can't be converted to the column's schema "
+                f"it is not Avro with schema id {number}, or it can't be converted to the column's schema "
                 f"({_reason(problem)})"
             ) from None
         left = len(payload) - stream.tell()
         if left:
-            raise _BadRecord(f"{left} bytes are left after a record with the schema of id {number}")
+            raise _BadRecord(f"{left} bytes are left after a record with schema id {number}")
         return row
 
     def _learn(self, number: int, missing: dict[int, str]) -> None:
         try:
             definition = self._registry.schema(number)
         except UnknownSchemaError:
-            missing[number] = f"the registry does not know the id of its schema, {number}"
+            missing[number] = f"the registry does not know its schema id {number}"
             raise _BadRecord(missing[number]) from None
         if definition.kind != "AVRO":
-            missing[number] = f"its schema, of id {number}, has the type {definition.kind}, not AVRO"
+            missing[number] = f"its schema (schema id {number}) is of type {definition.kind}, not AVRO"
             raise _BadRecord(missing[number])
         try:
             named: dict[str, Any] = {}
@@ -219,7 +219,7 @@ class _Readers:
             hooked = _for_fastavro(writers_schema(writer, self._wanted, named, self._named))
         except (OptionError, SchemaResolutionError) as problem:
             reason = problem.message if isinstance(problem, OptionError) else str(problem)
-            missing[number] = f"its schema, of id {number}, can't be used: {reason}"
+            missing[number] = f"its schema (schema id {number}) can't be used: {reason}"
             raise _BadRecord(missing[number]) from None
         # If both schemas are equal, fastavro gets no reader's schema, because resolving costs time.
         self._schemas[number] = hooked, None if writer == self._wanted else self._reader
@@ -237,7 +237,7 @@ def _readers(registry: Registry, definition: Definition) -> _Readers:
 
 
 def _parsed(definition: Definition, named: dict[str, Any], *, times: bool) -> Any:
-    """Parse a schema for fastavro. Add to `named` the types that it defines or refers to. Unless `times`, times are numbers."""
+    """Parse a schema for fastavro, and add its named types to `named`. If `times` is false, times become numbers."""
     try:
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException, UnknownType

@@ -115,7 +115,7 @@ def encode_json(
 
     Parameters, result and errors are those of `encode_avro`. Spark's ``to_json`` encodes the rows in the JVM: it omits null
     fields and writes times with six digits after the second. A row with text that is not UTF-8 fails (``ROW_NOT_ENCODED``).
-    Values are not validated against the schema, like in Confluent's serializer by default. The schema must be one that
+    Values are not validated against the schema, as in Confluent's serializer by default. The schema must be one that
     `decode_json` can read.
     """
     from pyspark.sql import functions as f

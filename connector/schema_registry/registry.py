@@ -90,7 +90,7 @@ class Registry:
     Raises
     ------
     OptionError
-        ``MISSING_OPTION``, ``INVALID_OPTION``: the client refuses the settings.
+        ``MISSING_OPTION``: there is no ``url``. ``INVALID_OPTION``: the client refuses the settings.
     ImportError
         The extra is not installed; the text names it. Raised by the first request.
     """

@@ -15,7 +15,7 @@ __all__ = ["FAILURES", "QueryState", "checkpoint_pairs", "processes_alive", "que
 FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
 
 SHOWN_RESTARTS = 3
-"""How many restarts are shown, the newest ones. A JSON document has all that the journal keeps."""
+"""How many of the newest restarts are shown. A JSON document has all restarts that the journal keeps."""
 
 
 class QueryState(enum.Enum):
@@ -69,7 +69,7 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
             QueryState.UNSEEN,
             f"Its driver is on {run.process.get('host') or 'an unknown host'}, which can't be seen from here.",
         )
-    return QueryState.RUNNING, f"The driver's process of run {run.token} runs."
+    return QueryState.RUNNING, f"The driver's process of run {run.token} is running."
 
 
 def processes_alive(ledger: Ledger) -> tuple[bool | None, bool | None]:
@@ -115,7 +115,7 @@ def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None) -> list[tuple[str, str]]:
     """Return the facts about a query as pairs of a name and a text.
 
-    `now` is the time; `alive` and `doing` are the answers of `processes_alive`.
+    `now` is in seconds since 1970; `alive` and `doing` are the answers of `processes_alive`.
     """
     number, waiting = counts(found), pending(found, now)
     moved = "" if found.location == path else f" (the journal names {found.location}: run `barrier restore --as-is`)"
@@ -152,7 +152,7 @@ def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing:
         how = "the query continues here" if found.restored.claim else "a copy"
         rows.append(("restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"))
     if found.stopping:
-        rows.append(("asked for", "the query stops: its final checkpoint, then `stopped`"))
+        rows.append(("asked for", "the query stops after its final checkpoint"))
     for again in found.restarts[-SHOWN_RESTARTS:]:
         what = "rewound, and started again" if again.rewound else "started again"
         restart = f"{time_text(again.time)}  {what} by {again.by} (number {again.number}, after {again.delay:g} s)"

@@ -61,7 +61,7 @@ def pairs_of(each: Assessment, now: float) -> list[tuple[str, str]]:
 
 
 def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Sequence[str]]) -> Iterator[str]:
-    """Yield sentences about the first ten blocked partitions: the offset, the transaction, and the groups that seem stuck."""
+    """Yield sentences about the first ten blocked partitions: the offset, the open transaction, and which groups seem stuck."""
     for each in held[:SHOWN]:
         line = f"{each.partition} can be read up to offset {each.stable} of {each.high}"
         if not each.holders:

@@ -111,7 +111,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         if back:
             shown = ", ".join(f"{p}: from {start[p]} to {end[p]}" for p in back[:SHOWN])
             if self.fail_on_data_loss:
-                expected = f"no end before {self._options.starting.option}"
+                expected = f"an end at or after {self._options.starting.option}"
                 raise wrong_partitions(self._options.ending.option, shown, expected, back)
             _log.warning(
                 "barrier-kafka: these partitions end before they begin, so none of their rows is read: %s", shown

@@ -151,7 +151,7 @@ class SourceOffset:
         Topic → its partitions that could not be found, and so counted as lost. If they are found again, they must not be
         read from their first row again.
     reordered : bool
-        Whether several tasks may read one partition's rows (``allowReordering``), so that the order of the written rows is not
+        Whether several tasks may read one partition's rows (``allowReordering``). If so, the order of the written rows is not
         guaranteed.
     cut : Cut or None
         Where the micro-batch ends among the barriers of other queries, if the query follows any (``alignOn``).
@@ -172,7 +172,7 @@ class SourceOffset:
     cut: Cut | None = None
 
     def next_planned(self) -> SourceOffset:
-        """Return the first planned end, which contains the other planned ends."""
+        """Return the first planned end. The other planned ends are in its own `planned`."""
         first, *others = self.planned
         return replace(first, planned=tuple(others))
 
@@ -209,7 +209,7 @@ class SourceOffset:
             return cls._from_json(value)
         except UNFIT as error:
             raise LocationError(
-                "OFFSETS_DISAGREE", reason=f"an offset can't be read, {error!r}", partitions=[]
+                "OFFSETS_DISAGREE", reason=f"an offset can't be parsed: {error!r}", partitions=[]
             ) from error
 
     @classmethod

@@ -41,7 +41,7 @@ _OFFSETS_FORM: Final = (
     '"earliest", "latest", or JSON {"topic": {"0": 23, "1": -2}} with -2 for earliest and -1 for latest'
 )
 _TIMES_FORM: Final = 'JSON {"topic": {"0": 1700000000000, "1": 1700000000000}} with milliseconds since 1970'
-_ASSIGN_FORM: Final = 'JSON {"topic": [0, 1]} with the numbers of partitions'
+_ASSIGN_FORM: Final = 'JSON {"topic": [0, 1]} with partition numbers'
 
 
 def as_long(least: int) -> Callable[[str], int]:
@@ -109,7 +109,7 @@ def as_pattern(text: str) -> str:
     Python does not know, or reads differently (``\p{...}``, ``[a&&[b]]``), is refused.
     """
     pattern = text.strip()
-    form = "a regular expression that Java and Python read alike"
+    form = "a regular expression that Java and Python read in the same way"
     if not pattern:
         raise ValueError(form)
     if re.search(r"\\[pPhHRX]|&&", pattern):

@@ -14,7 +14,7 @@ __all__ = ["check_bounds", "line_of", "partitions_of"]
 
 
 def line_of(options: Mapping[str, str]) -> SourceLine:
-    """Return a line as this source will write it into ``offsets/N``, with only its schedule and its order of rows."""
+    """Return a line of ``offsets/N`` as the source will write it, with only the fields that the options determine."""
     read = parse_read_options(options, "stream")
     offset: dict[str, Any] = {
         "interval": read.schedule.interval_ms,

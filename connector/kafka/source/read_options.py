@@ -295,10 +295,10 @@ class ReadOptions:
     starting, ending : Bound
         Where reading begins and ends. Only batch reads use `ending`.
     limits : TriggerLimits
-        Used by streams only.
+        The limits of a micro-batch. Only streams use them.
     splitting : Splitting
     schedule : Schedule
-        Used by streams only.
+        The schedule of barriers. Only streams use it.
     retries : Retries
     poll_seconds : float
         Maximum time that a task waits for a row, in seconds.

@@ -93,7 +93,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. *Driver, several times in the first micro-batch, and again when it is replayed*.
 
-        With ``latest``, each call may return other offsets. The first end offset records as ``start`` the offsets that count.
+        With ``latest``, each call may return other offsets. The first end offset records the answer that counts as ``start``.
         """
         start, starting = self._backlog.start(), self._options.starting
         if self._alignment is not None and isinstance(starting, OffsetBound) and starting.at == "latest":
@@ -186,7 +186,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return [KafkaInputPartition(wanted, after.ids.get(wanted.partition.topic)) for wanted in ranges]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the group's offsets, for monitoring only. *Driver, when Spark has done with a micro-batch; may lag*.
+        """Commit the group's offsets, for monitoring only. *Driver, when Spark has finished a micro-batch, or later*.
 
         No recovery uses these offsets, so an error is only logged.
         """
@@ -233,7 +233,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return self._own_group
 
     def stop(self) -> None:
-        """Drop the client. *Driver, when the query ends; not always*."""
+        """Drop the client. *Driver, when the query ends; Spark does not always call it*."""
         self._backlog.drop_client()
         if self._alignment is not None:
             self._alignment.close()

@@ -60,7 +60,7 @@ class Subscription:
         strange = sorted(set(self.assigned) - set(partitions))
         if strange:
             raise wrong_partitions(
-                "assign", listed(strange), "partitions that the brokers know, counted from 0", strange
+                "assign", listed(strange), "existing partitions, whose numbers begin at 0", strange
             )
 
 

@@ -60,7 +60,7 @@ class TopicReader:
     retries : Retries, optional
         Spark's defaults by default.
     patience : float
-        Maximum seconds of one try. Within a try, errors that may pass by themselves do not count: the request is repeated.
+        Maximum seconds of one try. During a try, the request is repeated after errors that may pass by themselves.
     clock : Clock, optional
     """
 

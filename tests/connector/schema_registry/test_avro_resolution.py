@@ -287,7 +287,7 @@ def test_far_years_are_encoded_exactly() -> None:
 def test_a_map_with_a_key_twice_and_a_text_that_is_not_utf8_are_refused() -> None:
     kind = pa.struct([("m", pa.map_(pa.string(), pa.int32()))])
     encode = AvroEncoder(Definition(json.dumps(record(field("m", {"type": "map", "values": "int"}))), "AVRO", id=7))
-    with pytest.raises(RowRefusedError, match=r"ROW_NOT_ENCODED.*a key twice"):
+    with pytest.raises(RowRefusedError, match=r"ROW_NOT_ENCODED.*the same key twice"):
         encode(pa.array([{"m": [("a", 1), ("a", 2)]}], kind))
     text = AvroEncoder(Definition('"string"', "AVRO", id=7))
     with pytest.raises(RowRefusedError, match=r"ROW_NOT_ENCODED.*not UTF-8"):

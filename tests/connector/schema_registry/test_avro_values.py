@@ -170,10 +170,10 @@ def test_what_is_wrong_with_a_record_is_said_and_the_others_are_decoded(server: 
         b"\0\0": "2 bytes are too few",
         b"\1" + good[1:]: "begins with byte 1, not 0",
         b"{ not avro }": "begins with byte 123, not 0",
-        struct.pack(">bI", 0, 9999) + b"x": "does not know the id of its schema, 9999",
-        struct.pack(">bI", 0, json_id) + b"{}": f"its schema, of id {json_id}, has the type JSON",
-        good[:-1]: f"not Avro with the schema of id {number}",
-        good + b"!": f"1 bytes are left after a record with the schema of id {number}",
+        struct.pack(">bI", 0, 9999) + b"x": "does not know its schema id 9999",
+        struct.pack(">bI", 0, json_id) + b"{}": f"its schema (schema id {json_id}) is of type JSON",
+        good[:-1]: f"not Avro with schema id {number}",
+        good + b"!": f"1 bytes are left after a record with schema id {number}",
         encoded(other, {"type": "string"}, "x"): "SchemaResolutionError",
     }
     found = decoded(decoder(server, "bad-value"), good, *payloads, good)
@@ -193,7 +193,7 @@ def test_a_failure_names_the_record_where_its_position_is_given(server: Registry
     position = [pa.array(["flights"] * 2), pa.array([3, 3], pa.int32()), pa.array([16, 17])]
     with pytest.raises(
         StoreError,
-        match=r"\[BAD_RECORD\] A record can't be read: the record of flights-3 at offset 17: it is not Avro with the schema",
+        match=r"\[BAD_RECORD\] A record can't be read: the record of flights-3 at offset 17: it is not Avro with schema",
     ):
         made(payloads, *position)
     with pytest.raises(StoreError, match="a record \\(set position= to see which one\\)"):

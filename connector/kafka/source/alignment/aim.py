@@ -1,4 +1,4 @@
-"""Decides where a micro-batch may end if its query follows other queries' barriers, and which cut it then contains. Pure."""
+"""Limits where a micro-batch may end if its query follows other queries' barriers, and finds the cut at its end. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Aim:
     closes_at_cuts : bool
         Whether the micro-batch may carry a barrier only if its cut is exact.
     is_last : bool
-        Whether a run that ends by itself ends at `ends`.
+        Whether the run ends at `ends`, if it is a run that ends by itself.
     """
 
     ends: Positions
@@ -128,7 +128,7 @@ def late_targets(outlook: Outlook) -> dict[Partition, int]:
 
 
 def _fresh(outlook: Outlook) -> list[Followed]:
-    """Return each channel's first mark of a barrier for which no checkpoint was taken yet."""
+    """Return, for each channel, the first mark whose barrier has no checkpoint yet."""
     found = []
     for marks in outlook.ahead.values():
         mark = next((mark for mark in marks if _is_beyond(mark.lineage, outlook.cut.taken)), None)
@@ -148,7 +148,10 @@ def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
-    """Return the mark of the taken barriers in each channel where the query has not passed it; None if it has not arrived."""
+    """Return the mark that contains the barriers in `taken`, by barrier topic; None if it has not arrived.
+
+    Channels in which the query has passed this mark are left out.
+    """
     found: dict[str, Followed | None] = {}
     for name, marks in outlook.ahead.items():
         at = outlook.channels[name].at
@@ -166,7 +169,7 @@ def _contains(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partition, int]:
-    """Return the partitions' ends at those marks that are known; no end lies before the position."""
+    """Return the partitions' ends at the marks that have arrived; no end lies before the position."""
     found: dict[Partition, int] = {}
     for name, mark in marks.items():
         if mark is not None:
@@ -175,7 +178,7 @@ def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partit
 
 
 def _overtaken(outlook: Outlook, end: Positions, taken: Lineage) -> Cut:
-    """Return the cut at an end, with the taken barriers, and as late the channels whose marks the end has not reached."""
+    """Return the cut at `end`, with these taken barriers. Channels whose mark lies after `end` are recorded as late."""
     marks = _marks_of(outlook, taken) if taken else {}
     late = {
         name: None if mark is None else mark.checkpoint.checkpoint

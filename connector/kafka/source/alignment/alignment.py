@@ -33,10 +33,10 @@ AT_ONCE: Final = 1000
 """Maximum number of records that one call reads from a barrier topic."""
 
 MOST_BYTES: Final = 16 << 20
-"""Maximum bytes of marks ahead in memory, unless these contain no cut. Marks of thousands of partitions are large."""
+"""Maximum bytes of marks ahead in memory; more if these contain no cut. Marks of thousands of partitions are large."""
 
 MOST: Final = 20_000
-"""Maximum number of marks ahead in memory, unless these contain no cut."""
+"""Maximum number of marks ahead in memory; more if these contain no cut."""
 
 TAIL: Final = 64
 """A new query first searches for the newest cut in this many offsets at the end of each barrier topic."""
@@ -50,7 +50,7 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """The channels that one query follows. The marks in memory may be lost: the query's offsets record its position.
+    """The channels that one query follows. The marks in memory may be lost, because the query's offsets record its position.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Alignment:
     def newest(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return the ends of the newest cut within these positions, and the cut; None if there is no cut."""
+        """Return the newest cut within the positions `within`: its ends, and the cut. Return None if there is none."""
         topics, length = self._reader(admin), TAIL
         try:
             while True:
@@ -121,7 +121,7 @@ class Alignment:
             self.close()
 
     def _read_tails(self, topics: TopicReader, length: int) -> bool:
-        """Read the last `length` offsets of each barrier topic. Return whether the topics have no other offsets."""
+        """Read the last `length` offsets of each barrier topic. Return whether the topics have no more offsets."""
         self.close()
         first = self._begins(topics)
         for name in self._align.topics:
@@ -134,8 +134,8 @@ class Alignment:
     def aim(self, available: Available, admin: AdminClient, limit: int | None, *, ends: bool, at_once: bool) -> Aim:
         """Return where the next micro-batch may end. *Once per trigger, when it is known what is visible*.
 
-        Read the marks after `available` was asked for. If one query writes both, a row after a mark becomes visible after the
-        mark, so no mark before a visible row is missing.
+        The marks are read after `available` was computed. If one query writes both, a row after a mark becomes visible only
+        after the mark. So no mark before a visible row is missing.
         """
         before, mode = available.before, self._align.mode
         if ends and self._final is None and mode == "exactly-once":
@@ -188,7 +188,7 @@ class Alignment:
         reader.begin(offset)
 
     def _read_enough(self, look: Callable[[], Outlook], *, everything: bool) -> Outlook:
-        """Read more marks until those in memory contain a cut, or until all are read. Return the situation then."""
+        """Read more marks until those in memory contain a cut, or until all are read. Return the last `Outlook`."""
         while True:
             for name in sorted(self._unread):
                 channel = self._channels[name]
@@ -216,7 +216,7 @@ class Alignment:
         return TopicReader(admin, self._options.config, self._options.retries, clock=self._clock)
 
     def _begins(self, topics: TopicReader) -> dict[str, int]:
-        """Check the barrier topics, note where they end, and return where they begin."""
+        """Check the barrier topics, remember where they end, and return where they begin."""
         try:
             there = topics.partitions(Subscription(topics=self._align.topics))
         except UnknownTopicError:

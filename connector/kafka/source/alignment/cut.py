@@ -14,7 +14,7 @@ __all__ = ["Cut", "lineage_of"]
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut of which the query has read all rows: one mark of each channel, which agree on their barriers.
+    """The newest cut whose rows the query has all read. A cut is one mark of each channel, if these marks agree on barriers.
 
     Parameters
     ----------
@@ -29,9 +29,9 @@ class Cut:
         The newest barriers for which a checkpoint was taken, perhaps before all of their marks had arrived
         (``alignment=unaligned``).
     late : Mapping[str, int or None]
-        The channels in which the query had not reached the mark of a barrier in `taken` when it took the checkpoint: barrier
-        topic → the checkpoint of that mark, or None if the mark had not arrived. The rows up to that mark also belong to the
-        barrier (Flink's channel state). A new run reads them first.
+        The channels in which the query has not reached the mark of a barrier in `taken`: barrier topic → the checkpoint of
+        that mark, or None if the mark has not arrived. The rows up to the mark also belong to the barrier (Flink's channel
+        state), and a new run reads these rows first.
     waited : Mapping[str, int]
         Barrier topic → for how many milliseconds its mark waited for the marks of other channels. For people only.
     """
@@ -75,7 +75,7 @@ class Cut:
 
 
 def lineage_of(marks: Mapping[str, Passed]) -> Lineage:
-    """Return the newest barrier of each origin in the marks of a cut, which agree on it."""
+    """Return the newest barrier of each origin in a cut's marks, which agree on the barriers of common origins."""
     found: dict[str, int] = {}
     for passed in marks.values():
         found |= passed.lineage

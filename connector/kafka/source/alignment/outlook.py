@@ -67,7 +67,7 @@ class Outlook:
         }
 
     def lineages(self, cut: Mapping[str, int]) -> list[Lineage]:
-        """Return the lineages of a cut's marks. `cut` has the number of marks that are passed, by barrier topic."""
+        """Return the lineage of each mark in a cut. `cut` maps barrier topics to the number of marks that it passes."""
         return [self.ahead[name][passed - 1].lineage if passed else self.at[name] or {} for name, passed in cut.items()]
 
     def behind(self, name: str, ends: Positions) -> dict[Partition, int]:
@@ -76,14 +76,14 @@ class Outlook:
         return {partition: max(offset, ends.get(partition, 0)) for partition, offset in begin.items()}
 
     def targets(self, cut: Mapping[str, int]) -> dict[Partition, int]:
-        """Return each partition's end if this many marks of each channel are passed; no end lies before the position."""
+        """Return each partition's end at a cut, but no end before the position. `cut` is as in `lineages`."""
         found: dict[Partition, int] = {}
         for name, passed in cut.items():
             found |= self.behind(name, self.ahead[name][passed - 1].ends if passed else {})
         return found
 
     def least(self) -> dict[str, int]:
-        """Return the minimum number of marks that a cut at or after the position passes, by barrier topic."""
+        """Return, by barrier topic, the smallest number of marks that a cut at or after the position passes."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
@@ -93,7 +93,7 @@ class Outlook:
         return found
 
     def has_cut(self) -> bool:
-        """Return whether the marks that were read contain a cut. If `cut.toward` is set, only that cut counts."""
+        """Return whether the marks that were read contain a cut. If the query is reading to a cut, it must be this cut."""
         if self.cut.toward:
             newest = {
                 name: channel.newest.checkpoint if channel.newest else 0 for name, channel in self.channels.items()
@@ -108,7 +108,7 @@ class Outlook:
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
 
     def passing(self, cut: Mapping[str, int]) -> Cut:
-        """Return the cut that is complete if this many marks of each channel are passed."""
+        """Return the cut as a `Cut` that is complete. The argument `cut` is as in `lineages`."""
         marks = dict(self.cut.marks)
         for name, passed in cut.items():
             if passed:

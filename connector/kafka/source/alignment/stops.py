@@ -19,7 +19,7 @@ TRIED: Final = 32
 
 
 def resume(outlook: Outlook) -> dict[str, int]:
-    """Return the cut to which the query is already reading: how many marks of each channel it passes."""
+    """Return the cut to which the query is already reading, as the number of marks that it passes, by barrier topic."""
     new = sorted(outlook.channels.keys() - outlook.cut.toward.keys())
     if new:
         raise disagree(

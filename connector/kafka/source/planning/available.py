@@ -20,7 +20,7 @@ class Available:
     before : SourceOffset
         The end of the micro-batch before, with the positions at which reading continues.
     ends : Positions
-        The ends up to which each partition can be read.
+        The offsets up to which the partitions can be read.
     first : Positions
         The first offsets of partitions that `before` does not contain; 0 if missing.
     lost : Mapping[Partition, Loss]

@@ -203,7 +203,7 @@ class Backlog:
         return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}
 
     def _stand(self, before: SourceOffset) -> tuple[TopicReader, Standing]:
-        """Return the query's standing in the partitions that exist now, and the reader, which has their topics' ids."""
+        """Return a topic reader, which has the topics' ids, and the query's standing in the partitions that exist now."""
         topics = self._topics()
         read_before = {partition.topic for partition in before.topics}
         return topics, self._surely(topics, before, self._options.subscription, read_before | set(before.gone))

@@ -42,7 +42,7 @@ _EFFECTS: Final = {
 
 
 def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
-    """Return the error for losses, with the offsets involved."""
+    """Return the error for lost rows, with the offsets involved."""
     reason = next(kind for kind in _ORDER if any(loss.reason is kind for loss in lost.values()))
     of_it = {partition: loss for partition, loss in sorted(lost.items()) if loss.reason is reason}
     partitions = ", ".join(f"{p}: {_offsets(loss)}" for p, loss in list(of_it.items())[:SHOWN])
@@ -73,7 +73,7 @@ def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
             partition,
             _offsets(loss),
             rows,
-            "The query reads nothing from it"
+            "The query no longer reads this partition"
             if loss.resumes is None
             else f"Reading continues at offset {loss.resumes}",
         )

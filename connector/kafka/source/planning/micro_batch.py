@@ -60,7 +60,7 @@ class TriggerLimits:
     least : int or None
         ``minOffsetsPerTrigger``.
     delay_ms : int
-        ``maxTriggerDelay``.
+        ``maxTriggerDelay``, in milliseconds.
     """
 
     most: int | None = None
@@ -68,7 +68,7 @@ class TriggerLimits:
     delay_ms: int = 900_000
 
     def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
-        """Return whether to wait for more rows: fewer than `least` wait, and since `since` the delay has not passed."""
+        """Return whether to wait for more rows: fewer than `least` are waiting, and the delay since `since` is not over."""
         if self.least is None or since is None or waiting >= self.least:
             return False
         return 0 <= now - since < self.delay_ms
@@ -76,13 +76,13 @@ class TriggerLimits:
 
 @dataclass(frozen=True)
 class Timing:
-    """When a barrier is due.
+    """The times that decide whether a barrier is due.
 
     Parameters
     ----------
     schedule : Schedule
     now : int
-        Milliseconds since the epoch.
+        The time, in milliseconds since the epoch.
     completed : int or None
         When the checkpoint of the last barrier was first seen completed, in milliseconds since the epoch; None if it was not.
     ends : bool

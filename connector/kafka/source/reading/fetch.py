@@ -28,7 +28,7 @@ STALL_SECONDS: Final = 120.0
 """Maximum wait for a row, which existed when its range was planned. Spark's source waits as long (spark.network.timeout)."""
 
 LOOK_SECONDS: Final = 3.0
-"""If loss is allowed, wait this long for a row before asking whether the topic exists: no error shows that it was deleted."""
+"""If loss is allowed, how long to wait for a row before asking whether the topic exists. A deleted topic causes no error."""
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
@@ -156,7 +156,7 @@ class _Reading:
         return [kept for kept in (item.before(self._wanted.end) for item in taken) if kept is not None]
 
     def _begins_again(self, error: Any) -> bool:
-        """Handle a client's error. Return whether the consumer began again; raise an error that would repeat."""
+        """Handle a client's error. Return whether the consumer began again; raise an error that would occur again."""
         note_complaint(error)
         if error.name() in _OUT_OF_RANGE:
             if self._position < self._wanted.end:
@@ -202,7 +202,7 @@ class _Reading:
 
 
 def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
-    """Raise an error that would repeat. After any other error, the client continues by itself."""
+    """Raise an error that would occur again. After any other error, the client continues by itself."""
     name, reason = error.name(), error.str()
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")

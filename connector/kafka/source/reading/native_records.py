@@ -320,7 +320,7 @@ def _buffers(valid: Array | None, *arrays: Array) -> list[Any]:
 
 
 def _first_unreadable(ends: Array, names: Array) -> int:
-    """Return the number of the first name that is not UTF-8."""
+    """Return the index of the first header name that is not UTF-8."""
     data = names.tobytes()
     spans = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
     return next(number for number, (start, end) in enumerate(spans) if not _is_text(data[start:end]))

@@ -57,7 +57,7 @@ def ask_twice(
 ) -> Holding | None:
     """Ask which offsets a partition holds; if `position` is not among them, pause and ask again.
 
-    Return the offsets if both answers together do not include `position`. Else, or without an answer, return None.
+    Return both answers as one range. Return None if `position` is in it, or if the leader does not answer.
     """
     first = ask()
     if first is None or first.has(position):
