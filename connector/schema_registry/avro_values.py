@@ -163,7 +163,7 @@ class _BadRecord(Exception):
 
 
 class _Readers:
-    """Decodes records with their writers' schemas, which it keeps. *One per worker process, registry and reader's schema*."""
+    """Decodes records with their writers' schemas, and keeps these. *One per worker process, registry and reader's schema*."""
 
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self._registry = registry

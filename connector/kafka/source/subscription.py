@@ -59,9 +59,7 @@ class Subscription:
         """Refuse assigned partitions that do not exist."""
         strange = sorted(set(self.assigned) - set(partitions))
         if strange:
-            raise wrong_partitions(
-                "assign", listed(strange), "existing partitions, whose numbers begin at 0", strange
-            )
+            raise wrong_partitions("assign", listed(strange), "existing partitions, whose numbers begin at 0", strange)
 
 
 def wrong_partitions(option: str, value: str, expectation: str, partitions: Sequence[Partition]) -> OptionError:

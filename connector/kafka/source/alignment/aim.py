@@ -121,7 +121,7 @@ def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
 
 
 def late_targets(outlook: Outlook) -> dict[Partition, int]:
-    """Return the known ends of the late rows that the current cut records; empty if all of them are read."""
+    """Return the ends of the late rows that the current cut records, if known; empty if all these rows are read."""
     marks = {name: mark for name, mark in _marks_of(outlook, outlook.cut.taken).items() if name in outlook.cut.late}
     ends = _ends(outlook, marks)
     return ends if any(end > outlook.begin.get(partition, 0) for partition, end in ends.items()) else {}

@@ -188,7 +188,7 @@ class Alignment:
         reader.begin(offset)
 
     def _read_enough(self, look: Callable[[], Outlook], *, everything: bool) -> Outlook:
-        """Read more marks until those in memory contain a cut, or until all are read. Return the last `Outlook`."""
+        """Read more marks until those in memory contain a cut, or until all are read. Return an `Outlook` on them."""
         while True:
             for name in sorted(self._unread):
                 channel = self._channels[name]

@@ -14,7 +14,7 @@ __all__ = ["Cut", "lineage_of"]
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut whose rows the query has all read. A cut is one mark of each channel, if these marks agree on barriers.
+    """The newest cut up to which the query has read all rows. A cut has a mark of each channel, which agree on their barriers.
 
     Parameters
     ----------
