@@ -90,7 +90,8 @@ class Registry:
     Raises
     ------
     OptionError
-        ``MISSING_OPTION``: there is no ``url``. ``INVALID_OPTION``: the client refuses the settings.
+        ``MISSING_OPTION``: there is no ``url``. ``INVALID_OPTION``: the client refuses the settings (raised
+        by the first request).
     ImportError
         The extra is not installed; the text names it. Raised by the first request.
     """

@@ -208,7 +208,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)
 
     def _owns_group(self, group: str, positions: Sequence[Any]) -> bool:
-        """Return whether the group is ours: before this run, no other application committed these partitions to it."""
+        """Return whether the group is ours: before this run, no other application committed these partitions' offsets."""
         if self._own_group is None:
             from confluent_kafka import ConsumerGroupTopicPartitions
 
