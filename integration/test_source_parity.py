@@ -352,7 +352,7 @@ BAD_BATCHES: Sequence[tuple[Mapping[str, str], str]] = [
     ({"endingTimestamp": "-5"}, "INVALID_OPTION.*endingTimestamp"),
     (
         {"assign": '{"$a": [0]}', "startingTimestamp": "5000", "endingOffsets": '{"$a": {"0": 2}}'},
-        r"INVALID_OPTION.*endingOffsets is 'source-parity-a-0: from 4 to 2'; expected no end before startingTimestamp",
+        r"INVALID_OPTION.*endingOffsets is 'source-parity-a-0: from 4 to 2'; expected an end at or after startingTimestamp",
     ),
 ]
 

@@ -1,1 +1,1 @@
-"""Values in the Schema Registry's wire format: `columns` has what users call, `decode_avro` and `decode_json`."""
+"""Values in the Schema Registry's wire format. Users call the functions of `columns`, `encode` and `dead_letters`."""

@@ -1,4 +1,4 @@
-"""Columns to Avro in the Schema Registry's wire format. *Made on the driver, used in tasks*."""
+"""Encodes columns as Avro in the Schema Registry's wire format. *Made on the driver, used in tasks*."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class AvroEncoder:
     Parameters
     ----------
     definition : Definition
-        With its id at the registry.
+        The schema, with its id in the registry.
 
     Raises
     ------
     OptionError
-        ``UNSUPPORTED_SCHEMA``: no column can hold it, with the field's name.
+        ``UNSUPPORTED_SCHEMA``: no column can hold a field of the schema. The error names the field.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -56,7 +56,7 @@ class AvroEncoder:
         if null := self._null(
             exact.drop_null(), self._schema, "the column"
         ):  # fastavro would write false, or a default
-            raise self._refused(f"field {null} does not fit: it is null")
+            raise self._refused(f"field {null} is null, which the schema does not allow")
         try:
             rows = exact.to_pylist()
         except UnicodeDecodeError:
@@ -64,7 +64,7 @@ class AvroEncoder:
         return pa.array(self._encoded(rows, _plain(numbers)), pa.binary())
 
     def _null(self, values: pa.Array, node: Any, path: str) -> str | None:
-        """Return the path of a null where the schema has none; `values` has none itself."""
+        """Return the path of a null that the schema does not allow; None if there is none. `values` itself has no null."""
         found = self._named.get(node, node) if isinstance(node, str) else node
         if isinstance(found, list):
             found = next((branch for branch in found if branch != "null"), "null")
@@ -118,7 +118,7 @@ class AvroEncoder:
             try:
                 schemaless_writer(out, self._schema, record)
             except Exception:  # noqa: BLE001 - fastavro's text could show the row; the field's name is enough
-                raise self._refused(f"{self._culprit(record)} does not fit") from None
+                raise self._refused(f"{self._culprit(record)} does not fit the schema") from None
             found.append(out.getvalue())
         return found
 
@@ -139,18 +139,18 @@ class AvroEncoder:
 
 
 def _target(found: pa.DataType, wanted: pa.DataType, path: str) -> pa.DataType:
-    """Return the schema's type with the column's order of fields; casting to it changes no value."""
+    """Return the schema's type with its fields in the column's order. A cast to this type keeps every value or fails."""
     import pyarrow as pa
     from pyarrow import types as t
 
     if t.is_struct(found) and t.is_struct(wanted):
         there, asked = [field.name for field in found], [field.name for field in wanted]
         if len({*there}) != len(there):
-            raise _differs(path, "two fields have one name")
+            raise _differs(path, "two fields have the same name")
         for names, others, whose in ((asked, there, "the column"), (there, asked, "the schema")):
             missing = [name for name in names if name not in others]
             if missing:
-                raise _differs(f"{path}.{missing[0]}", f"{whose} does not have it")
+                raise _differs(f"{path}.{missing[0]}", f"{whose} does not have this field")
         fields = ((name, found.field(name).type, wanted.field(name).type) for name in there)
         return pa.struct([(name, _target(of, into, f"{path}.{name}")) for name, of, into in fields])
     if (t.is_list(found) or t.is_large_list(found)) and t.is_list(wanted):
@@ -158,12 +158,12 @@ def _target(found: pa.DataType, wanted: pa.DataType, path: str) -> pa.DataType:
     if t.is_map(found) and t.is_map(wanted) and t.is_string(found.key_type):
         return pa.map_(pa.string(), _target(found.item_type, wanted.item_type, f"{path}{{}}"))
     if not any(are(found) and are(wanted) and fits(found, wanted) for are, fits in _alike()):
-        raise _differs(path, f"it is {found} in the column, {wanted} in the schema")
+        raise _differs(path, f"it is {found} in the column, but {wanted} in the schema")
     return wanted
 
 
 def _numbers(kind: pa.DataType) -> pa.DataType:
-    """Return the type with times as numbers: Python's times end with the year 9999."""
+    """Return the type with numbers instead of times, because Python's times end with the year 9999."""
     import pyarrow as pa
     from pyarrow import types as t
 
@@ -177,7 +177,7 @@ def _numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
-    """Return kinds of types, and when one of a kind becomes another without a change of values, or fails."""
+    """Return pairs of tests: is a type of this kind, and does a cast within this kind keep every value or fail?"""
     from pyarrow import types as t
 
     def text(kind: Any) -> bool:
@@ -202,7 +202,7 @@ def _differs(path: str, reason: str) -> RowRefusedError:
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return what makes dicts of Arrow's maps, which are lists of pairs in Python."""
+    """Return a function that makes dicts from Arrow's maps, which are lists of pairs in Python."""
     from pyarrow import types as t
 
     if not _has_map(kind):
@@ -220,7 +220,7 @@ def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
             return None
         found = {key: of(each) for key, each in value}
         if len(found) != len(value):
-            raise ValueError("a map has a key twice")
+            raise ValueError("a map has the same key twice")
         return found
 
     return pairs

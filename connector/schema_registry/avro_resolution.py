@@ -1,8 +1,9 @@
-"""A record's schema resolved to the reader's, without a silent change of any value.
+"""Resolves a record's schema to the reader's schema, so that no value changes silently.
 
-fastavro resolves types and ignores the reader's logical types, as Avro's rules do: Java reads milliseconds as microseconds.
-So each pair of types in which a value could change gets a *hook*. fastavro calls it with each value, and it converts the value
-exactly or refuses the record. A hook is a logical type of the writer's schema: fastavro's own way to add code.
+fastavro resolves types, but ignores the reader's logical types, as Avro's rules do: Java reads milliseconds as microseconds.
+So each pair of types in which a value could change gets a *hook*. fastavro calls the hook with each value, and the hook
+converts the value exactly or refuses the record. A hook is a logical type in the writer's schema: this is how fastavro lets
+others add code.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ _TIMES: Final[Mapping[tuple[str, str], tuple[str, int]]] = {
         for unit, per_second in (("millis", 10**3), ("micros", 10**6), ("nanos", 10**9))
     },
 }
-"""Logical types of times → what they count, and units in a second."""
+"""Type and logical type of a time → the kind of time, and its units per second (for ``date``, per day)."""
 
 
 class SchemaResolutionError(Exception):
-    """A value that the reader's type can't hold; its text is of the schemas only."""
+    """The reader's type can't hold a value exactly. The text names only the schemas' types, never the value."""
 
 
 def writers_schema(writer: Any, reader: Any, written: Mapping[str, Any], read: Mapping[str, Any]) -> Any:
-    """Return the writer's schema with hooks, for fastavro."""
+    """Return the writer's schema with hooks, for fastavro. `written` and `read` are the named types of the two schemas."""
     return _Pairs(written, read).of(writer, reader, "the record")
 
 
 def with_default_values(schema: Any, named: Mapping[str, Any]) -> Any:
-    """Put into a parsed schema, in place, the values of its defaults: JSON has bytes and decimals as text.
+    """Replace the defaults in a parsed schema, in place, by their values: JSON has bytes and decimals as text.
 
-    A default that is not of its field's type is dropped: a record that needs it is bad.
+    A default that does not fit its field's type is removed. A record that needs this default is bad.
     """
     for each in [schema, *named.values()]:
         _set_defaults(each, named)
@@ -68,7 +69,7 @@ def _set_defaults(node: Any, named: Mapping[str, Any]) -> None:
 
 
 class _Value:
-    """Marks defaults that are values already: schemas share their named types."""
+    """Marks a default that is already replaced by its value, because schemas can share a named type."""
 
     @staticmethod
     def of(value: Any) -> Any:
@@ -96,14 +97,14 @@ _MARKED: Final[Mapping[type, Callable[[Any], Any]]] = {bytes: _Bytes, Decimal: _
 
 
 def _default(node: Any, value: Any, named: Mapping[str, Any]) -> Any:
-    """Return the value of a default in JSON."""
+    """Return the value that a default in JSON stands for."""
     if isinstance(value, _Value):
         return value
     if isinstance(node, list):
         for branch in node:
             try:
                 return _default(branch, value, named)
-            except (ValueError, TypeError, KeyError, AttributeError):  # noqa: PERF203 - the next branch may be its own
+            except (ValueError, TypeError, KeyError, AttributeError):  # noqa: PERF203 - the next branch may fit
                 continue
         raise ValueError
     node = named.get(node, node) if isinstance(node, str) else node
@@ -144,10 +145,10 @@ class _Pairs:
     written: Mapping[str, Any]
     read: Mapping[str, Any]
     met: dict[str, str | None] = field(default_factory=dict)
-    """Named types of the writer's that were copied already → the reader's, or None."""
+    """Named types of the writer's schema that are copied already → the reader's type, or None."""
 
     def of(self, writer: Any, reader: Any, path: str) -> Any:
-        """Return the writer's node with hooks; without, if `reader` is None: fastavro skips it, or refuses the pair."""
+        """Return a node of the writer's schema with hooks; without, if `reader` is None: fastavro skips or refuses the node."""
         if isinstance(writer, list):
             return [self.of(branch, reader, path) for branch in writer]
         if isinstance(writer, str) and writer in self.written:
@@ -171,10 +172,10 @@ class _Pairs:
             reader = None
         pair = reader["name"] if reader else None
         if reader is None:
-            name = f"{name}_unread"  # a type of its own: the same one may be read elsewhere, with hooks
+            name = f"{name}_unread"  # another name, because the same type may be read elsewhere, with hooks
         if name in self.met:
             if self.met[name] != pair:
-                raise SchemaResolutionError(f"{path} is {name}, which the column's schema has as two types")
+                raise SchemaResolutionError(f"{path} has the type {name}, for which the column's schema has two types")
             return name
         self.met[name] = pair
         copy = {"type": kind, "name": name}
@@ -188,7 +189,7 @@ class _Pairs:
             renamed = {alias: each["name"] for each in reader["fields"] for alias in each.get("aliases", ())}
             names = [renamed.get(each["name"], each["name"]) for each in writer["fields"]]
             if twice := next((name for name in names if names.count(name) > 1), None):
-                raise SchemaResolutionError(f"{path}.{twice} was written twice, by its name and by an alias")
+                raise SchemaResolutionError(f"{path}.{twice} was written twice, under its name and under an alias")
             into.update((each["name"], each["type"]) for each in reader["fields"])
         fields = [
             {"name": each["name"], "type": self.of(each["type"], into.get(each["name"]), f"{path}.{each['name']}")}
@@ -197,7 +198,7 @@ class _Pairs:
         return {**copy, "fields": fields}
 
     def _readers_type(self, reader: Any) -> Any:
-        """Return the one type that a column has of the reader's node."""
+        """Return the single type that a column has for a node of the reader's schema."""
         if isinstance(reader, list):
             others = [branch for branch in reader if _kind(branch) != "null"]
             wide = [branch for branch in others if _kind(branch) in ("long", "double")]
@@ -209,7 +210,7 @@ class _Pairs:
 
 
 def _hook(writer: Any, reader: Any, path: str) -> dict[str, Any]:
-    """Return the hook of a pair of types, unless every value stays what it is."""
+    """Return the hook for a pair of types; empty if no value can change."""
     if reader is None:
         return {}
     kind, wanted = _kind(writer), _kind(reader)
@@ -217,7 +218,7 @@ def _hook(writer: Any, reader: Any, path: str) -> dict[str, Any]:
         if kind == "string" or wanted == "string":
             return _refusing(path, writer, reader)
         if not _is_decimal(reader):
-            return {}  # its bytes as they are written, like the number of a time
+            return {}  # the bytes are read unchanged, like the number of a time
         of = writer if _is_decimal(writer) else reader
         return {"logicalType": "barrier-decimal", "digits_behind": int(of.get("scale", 0))}
     if kind not in ("int", "long"):
@@ -240,7 +241,8 @@ def _refusing(path: str, writer: Any, reader: Any) -> dict[str, Any]:
 
 def _pair(path: str, writer: Any, reader: Any) -> str:
     return (
-        f"{path} was written as {_told(writer)}, which is not exact as {_told(reader)}, the type of the column's schema"
+        f"{path} was written as {_told(writer)}, which can't be converted exactly to {_told(reader)}, the type in the column's "
+        "schema"
     )
 
 
@@ -302,4 +304,4 @@ HOOKS: Final[Mapping[str, Callable[[Any, Any, Any], Any]]] = {
     **{f"{kind}-barrier-unit": _read_unit for kind in ("int", "long")},
     **{f"{kind}-barrier-{wanted}": _read_float for kind in ("int", "long") for wanted in ("float", "double")},
 }
-"""For ``fastavro.read.LOGICAL_READERS``."""
+"""The hooks, to be added to ``fastavro.read.LOGICAL_READERS``."""

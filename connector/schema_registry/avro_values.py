@@ -1,8 +1,8 @@
 """Avro in the Schema Registry's wire format: a schema's Spark and Arrow types, and the decoder of a column.
 
-fastavro reads each record in C, with the schema that it was written with, and resolves it to the reader's by Avro's rules, with
-the hooks of `avro_resolution`.
-Dates and times are read as numbers, and a whole Arrow column of them becomes times at once.
+fastavro reads each record in C with the schema that it was written with. It resolves the record to the reader's schema by
+Avro's rules, with the hooks of `avro_resolution`. Dates and times are read as numbers; one call then converts a whole Arrow
+column of them to times.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _TIMES: Final[Mapping[str, tuple[str, str | None]]] = {
 }
 
 MOST_DIGITS: Final = 38
-"""Digits of a decimal in Spark, at most."""
+"""Maximum number of digits of a decimal in Spark."""
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """The types of a schema's column.
+    """The Spark and Arrow types of the column for a schema.
 
     Parameters
     ----------
     spark : DataType
     raw : pa.DataType
-        Arrow's type from the decoder: times in the unit in which they are written.
+        The Arrow type that the decoder makes, with times in the schema's unit.
     final : pa.DataType
-        Arrow's type for Spark: times in microseconds.
+        The Arrow type that Spark gets, with times in microseconds.
     """
 
     spark: DataType
@@ -61,19 +61,19 @@ class ColumnType:
 
 
 def column_type(definition: Definition) -> ColumnType:
-    """Return the types of a schema's column."""
+    """Return the Spark and Arrow types of the column for a schema."""
     named: dict[str, Any] = {}
     schema = _parsed(definition, named, times=True)
     return _Walk(named).of(schema, "the schema", ())
 
 
 def parsed_schema(definition: Definition) -> Any:
-    """Return a schema as fastavro's writer takes it: times as numbers."""
+    """Return a parsed schema for fastavro's writer, which gets times as numbers."""
     return _parsed(definition, {}, times=False)
 
 
 def named_types(node: Any, into: dict[str, Any]) -> None:
-    """Collect the named types of a parsed schema, also those that it refers to."""
+    """Add to `into` all named types that a parsed schema defines or refers to."""
     if isinstance(node, list):
         for branch in node:
             named_types(branch, into)
@@ -88,7 +88,7 @@ def named_types(node: Any, into: dict[str, Any]) -> None:
 
 
 class AvroDecoder:
-    """Decodes a column of records. *Made on the driver, used in tasks*; holds no client when it is pickled.
+    """Decodes a column of records. *Made on the driver, used in tasks*; its pickle contains no client.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class AvroDecoder:
     definition : Definition
         The reader's schema.
     type : ColumnType
-        Its types.
+        The types of the reader's schema.
     mode : {"FAILFAST", "PERMISSIVE", "ERRORS"}
     """
 
@@ -163,7 +163,7 @@ class _BadRecord(Exception):
 
 
 class _Readers:
-    """The schemas that records were written with, by their ids. *One per worker process, registry and reader's schema*."""
+    """Decodes records with their writers' schemas, and keeps these. *One per worker process, registry and reader's schema*."""
 
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self._registry = registry
@@ -176,7 +176,7 @@ class _Readers:
 
         LOGICAL_READERS.update(HOOKS)
         self._decode = schemaless_reader  # here, because an import per record would take as long as a short record
-        self._schemas: dict[int, tuple[Any, Any]] = {}  # the writer's, and the reader's if it differs
+        self._schemas: dict[int, tuple[Any, Any]] = {}  # id → the writer's schema, and the reader's if it differs
 
     def read(self, payload: bytes, missing: dict[int, str]) -> Any:
         """Decode one record."""
@@ -194,13 +194,14 @@ class _Readers:
         stream.seek(MAGIC_BYTES)
         try:
             row = self._decode(stream, writer, reader)
-        except Exception as problem:  # noqa: BLE001 - fastavro raises what it meets: EOFError, IndexError, UnicodeDecodeError, ...
+        except Exception as problem:  # noqa: BLE001 - fastavro raises EOFError, IndexError, UnicodeDecodeError, ...
             raise _BadRecord(
-                f"it is not Avro of schema id {number}, or can't be resolved ({_reason(problem)})"
+                f"it is not Avro with schema id {number}, or it can't be converted to the column's schema "
+                f"({_reason(problem)})"
             ) from None
         left = len(payload) - stream.tell()
         if left:
-            raise _BadRecord(f"{left} bytes are left after a record of schema id {number}")
+            raise _BadRecord(f"{left} bytes are left after a record with schema id {number}")
         return row
 
     def _learn(self, number: int, missing: dict[int, str]) -> None:
@@ -210,7 +211,7 @@ class _Readers:
             missing[number] = f"the registry does not know its schema id {number}"
             raise _BadRecord(missing[number]) from None
         if definition.kind != "AVRO":
-            missing[number] = f"its schema id {number} is of type {definition.kind}, not AVRO"
+            missing[number] = f"its schema (schema id {number}) is of type {definition.kind}, not AVRO"
             raise _BadRecord(missing[number])
         try:
             named: dict[str, Any] = {}
@@ -218,14 +219,14 @@ class _Readers:
             hooked = _for_fastavro(writers_schema(writer, self._wanted, named, self._named))
         except (OptionError, SchemaResolutionError) as problem:
             reason = problem.message if isinstance(problem, OptionError) else str(problem)
-            missing[number] = f"its schema id {number}: {reason}"
+            missing[number] = f"its schema (schema id {number}) can't be used: {reason}"
             raise _BadRecord(missing[number]) from None
-        # Resolving a schema to itself would cost time.
+        # If both schemas are equal, fastavro gets no reader's schema, because resolving costs time.
         self._schemas[number] = hooked, None if writer == self._wanted else self._reader
 
 
 _READERS: dict[tuple[str, Definition], _Readers] = {}
-"""The readers of this process. Ids never change their meaning, so queries may share them."""
+"""The readers of this process. Queries may share them, because the schema of an id never changes."""
 
 
 def _readers(registry: Registry, definition: Definition) -> _Readers:
@@ -236,7 +237,7 @@ def _readers(registry: Registry, definition: Definition) -> _Readers:
 
 
 def _parsed(definition: Definition, named: dict[str, Any], *, times: bool) -> Any:
-    """Parse a schema for fastavro; collect the types that it defines and refers to in `named`."""
+    """Parse a schema for fastavro, and add its named types to `named`. If `times` is false, times become numbers."""
     try:
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException, UnknownType
@@ -265,7 +266,7 @@ def _json(text: str) -> Any:
 
 
 def _without_times(schema: Any, times: bool) -> Any:
-    """Return the schema without logical types except decimals, so that fastavro reads times as numbers."""
+    """Return the schema. Unless `times`, remove logical types except decimals, so that fastavro takes times as numbers."""
     if isinstance(schema, list):
         return [_without_times(part, times) for part in schema]
     if not isinstance(schema, dict):
@@ -280,7 +281,7 @@ def _without_times(schema: Any, times: bool) -> Any:
 
 
 class _Walk:
-    """Turns a schema into its types."""
+    """Turns an Avro schema into the types of a column."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
@@ -298,7 +299,7 @@ class _Walk:
         name = str(node.get("name", ""))
         if kind in ("record", "error"):
             if name in inside:
-                raise _unsupported(path, f"{name} contains itself")
+                raise _unsupported(path, f"of the type {name}, which contains itself")
             return self._record(node, path, (*inside, name))
         return self._other(node, kind, path, inside)
 
@@ -347,7 +348,7 @@ class _Walk:
         if logical == "decimal" and kind in ("bytes", "fixed"):
             precision, scale = int(node["precision"]), int(node.get("scale", 0))
             if precision > MOST_DIGITS:
-                raise _unsupported(path, f"a decimal of {precision} digits; Spark has {MOST_DIGITS}")
+                raise _unsupported(path, f"a decimal of {precision} digits, but Spark allows at most {MOST_DIGITS}")
             exact = pa.decimal128(precision, scale)
             return ColumnType(types.DecimalType(precision, scale), exact, exact)
         if kind == "long" and logical in _TIMES:
@@ -376,7 +377,7 @@ def _primitive(name: str, path: str) -> ColumnType:
         "string": (types.StringType(), pa.string()),
     }
     if name not in known:
-        raise _unsupported(path, f"the type {name}")
+        raise _unsupported(path, f"of the type {name}")
     spark, arrow = known[name]
     return ColumnType(spark, arrow, arrow)
 
@@ -386,18 +387,18 @@ def _kind(node: Any) -> Any:
 
 
 def _unsupported(path: str, what: str) -> OptionError:
-    return OptionError("UNSUPPORTED_SCHEMA", reason=f"{path} is {what}, which no column holds", path=path)
+    return OptionError("UNSUPPORTED_SCHEMA", reason=f"{path} is {what}; this can't become a column", path=path)
 
 
 def _where(index: int, position: Sequence[pa.Array]) -> str:
     topic, partition, offset = (column[index].as_py() for column in position)
     if topic is None and offset is None:
-        return "a record (position= would name it)"
+        return "a record (set position= to see which one)"
     return f"the record of {topic}-{partition} at offset {offset}"
 
 
 def _reason(problem: Exception) -> str:
-    """Return an error's text if it is about a schema; only its name if it could show a record's content."""
+    """Return an error's text if it is about a schema. If it could show a record's content, return only the error's name."""
     name = type(problem).__name__
     return (
         f"{name}: {str(problem)[:300]}"

@@ -1,4 +1,4 @@
-"""Columns from values in the Schema Registry's wire format: ``decode_avro`` and ``decode_json``.
+"""Decodes values in the Schema Registry's wire format into columns: ``decode_avro`` and ``decode_json``.
 
 Needs the extra ``barrier-kafka[schema-registry]``. *Called in the user's driver program*.
 """
@@ -31,7 +31,7 @@ _STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "
 
 
 def subject_name(topic: str | None = None, record: str | None = None, *, key: bool = False) -> str:
-    """Return a subject's name by the registry's naming strategies."""
+    """Return the name of a subject, as the registry's naming strategies make it from topic, record and `key`."""
     if topic and record:
         return f"{topic}-{record}"
     if topic:
@@ -42,7 +42,7 @@ def subject_name(topic: str | None = None, record: str | None = None, *, key: bo
         "MISSING_OPTION",
         owner="The registry's decoder",
         option="topic=",
-        reason="topic=, record= or both name the subject, or subject= itself",
+        reason="set topic=, record= or both to name the subject, or set subject=",
     )
 
 
@@ -61,7 +61,7 @@ def decode_avro(
     """Decode Avro records in the Schema Registry's wire format to a column with the schema of a subject.
 
     The driver gets the schema from the registry when you call this function, and the query keeps it while it runs. Executors
-    get each schema with which records were written, once. They convert every record to the column's schema by Avro's rules.
+    fetch each schema that records were written with, once. They convert every record to the column's schema by Avro's rules.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def decode_avro(
     spark = types.spark
     if mode == "ERRORS":
         spark = StructType([StructField("value", spark), StructField("error", StringType())])
-    make: Any = arrow_udf  # Its stubs know no struct.
+    make: Any = arrow_udf  # PySpark's stubs do not know that arrow_udf takes a struct.
     decode: Callable[..., Column] = make(_as_function(AvroDecoder(asked, definition, types, mode)), spark)
     return decode(column, *_position(position))
 
@@ -146,8 +146,8 @@ def decode_json(
     _check_mode(mode)
     definition = Registry(registry).subject(subject or subject_name(topic, record, key=key), version, "JSON")
     wanted = json_type(definition)
-    # Inside another object, and before its last field: from_json stops after a value, and ignores what follows, even a
-    # second record.
+    # The record is put into another object, before its last field. Alone, from_json would stop after one value and ignore all
+    # text after it, even a second record.
     spied = StructType(
         [
             StructField(_RECORD, ArrayType(wanted)),
@@ -162,7 +162,7 @@ def decode_json(
     parsed = f.from_json(wrapped, spied, _STRICT)
     decoded = f.get(parsed[_RECORD], f.lit(0))
     is_one = parsed[_END].isNotNull() & parsed[_CORRUPT].isNull() & decoded.isNotNull() & (f.size(parsed[_RECORD]) == 1)
-    # Jackson makes "?" of half a surrogate pair.
+    # Jackson turns half of a surrogate pair into "?".
     paired = f.regexp_replace(f.regexp_replace(text, r"\\\\", "x"), rf"{_HIGH}{_LOW}", "x")
     is_half = text.rlike(_HALF) & paired.rlike(_HALF)
     reason = (
@@ -182,7 +182,7 @@ def decode_json(
     if mode == "ERRORS":
         return f.struct(value.alias("value"), reason.alias("error"))
     if position is None:
-        where = f.lit("a record (position= would name it)")
+        where = f.lit("a record (set position= to see which one)")
     else:
         at_topic, partition, offset = _position(position)
         where = f.concat(
@@ -199,7 +199,7 @@ def decode_json(
 
 
 def _as_function(decoder: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a decoder as a function from Arrow to Arrow, which PySpark recognises by the types of its parameters."""
+    """Wrap a decoder as a function from Arrow to Arrow, which PySpark recognizes by the types of its parameters."""
     import pyarrow as pa
 
     def decode_avro(value: Any, topic: Any, partition: Any, offset: Any) -> Any:

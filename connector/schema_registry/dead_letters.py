@@ -1,4 +1,4 @@
-"""Rows that can't be decoded, beside those that can, in one frame for ``2pc-multi``. *Called in the user's driver program*."""
+"""Puts decoded rows and rows that can't be decoded into one frame for ``2pc-multi``. *Called in the user's driver program*."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def dead_letters(rows: DataFrame, decoded: Column, *, good: str, bad: str) -> tu
 
 
 def _not_decoded(found: str) -> OptionError:
-    expected = 'struct<value:struct<...>,error:string>, as of decode_avro(..., mode="ERRORS")'
+    expected = 'struct<value:struct<...>,error:string>, as decode_avro(..., mode="ERRORS") returns it'
     return OptionError("INVALID_OPTION", owner="dead_letters", option="decoded", value=found, expectation=expected)

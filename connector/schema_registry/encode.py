@@ -1,4 +1,4 @@
-"""Values in the Schema Registry's wire format from columns: ``encode_avro`` and ``encode_json``.
+"""Encodes columns into values in the Schema Registry's wire format: ``encode_avro`` and ``encode_json``.
 
 Needs the extra ``barrier-kafka[schema-registry]``. *Called in the user's driver program*.
 """
@@ -23,7 +23,7 @@ _ALL_DIGITS: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Spark's own format cuts microseconds."""
+"""Options of ``to_json`` that keep microseconds; Spark's default formats cut them off."""
 
 
 def encode_avro(
@@ -59,7 +59,7 @@ def encode_avro(
     schema : str or Mapping[str, Any], optional
         An Avro schema to register.
     schema_id : int, optional
-        The id of a schema in the registry. Give no subject then.
+        The id of a schema in the registry. If you give it, give no subject and no schema.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def encode_json(
 
     Parameters, result and errors are those of `encode_avro`. Spark's ``to_json`` encodes the rows in the JVM: it omits null
     fields and writes times with six digits after the second. A row with text that is not UTF-8 fails (``ROW_NOT_ENCODED``).
-    Values are not validated against the schema, like in Confluent's serializer by default. The schema must be one that
+    Values are not validated against the schema, as in Confluent's serializer by default. The schema must be one that
     `decode_json` can read.
     """
     from pyspark.sql import functions as f
@@ -146,7 +146,7 @@ def _definition(
     asked = Registry(registry)
     if schema_id is not None:
         if topic or record or subject or schema is not None:
-            expected = "schema_id alone: it needs no subject, and registers nothing"
+            expected = "schema_id without a subject or a schema: the id alone names the schema"
             raise OptionError(
                 "INVALID_OPTION",
                 owner="The registry's encoder",
@@ -157,7 +157,7 @@ def _definition(
         try:
             definition = asked.schema(schema_id)
         except UnknownSchemaError:
-            expected = f"the id of a schema that {asked.url} has"
+            expected = f"the id of a schema that exists at {asked.url}"
             raise OptionError(
                 "INVALID_OPTION",
                 owner="The registry's encoder",

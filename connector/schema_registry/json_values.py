@@ -1,6 +1,6 @@
-"""JSON Schema in the Schema Registry's wire format: a schema's Spark type.
+"""Finds the Spark type for a JSON Schema from the Schema Registry.
 
-Spark's own ``from_json`` decodes the values, in the JVM: JSON needs no writer's schema.
+Spark's own ``from_json`` decodes the values in the JVM, because JSON needs no writer's schema.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ __all__ = ["json_type"]
 
 
 def json_type(definition: Definition) -> StructType:
-    """Return the type of an object's schema: string, long, double, boolean, array, map and struct."""
+    """Return a struct type for the JSON Schema of an object: of strings, longs, doubles, booleans, arrays, maps, structs."""
     from pyspark.sql.types import StructType
 
     schemas = {name: _loaded(text) for name, text in definition.references}
     root = _loaded(definition.text)
     root_type = _Walk(schemas).of(root, root, "the schema", ())
     if not isinstance(root_type, StructType):
-        raise _unsupported("the schema", f"{root_type.simpleString()}: columns are made of an object's properties")
+        raise _unsupported("the schema", f"of the type {root_type.simpleString()}, not an object with properties")
     return root_type
 
 
 class _Walk:
-    """Turns a schema into its type; `root` is the document that contains a node."""
+    """Turns a JSON Schema into a Spark type. In its methods, `root` is the document that contains the node."""
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
 
     def of(self, node: Any, root: Any, path: str, inside: tuple[str, ...]) -> DataType:
         if not isinstance(node, dict):
-            raise _unsupported(path, "anything")
+            raise _unsupported(path, "a schema that allows any value")
         if "$ref" in node:
             return self._reference(str(node["$ref"]), root, path, inside)
         for word in ("oneOf", "anyOf"):
@@ -47,14 +47,14 @@ class _Walk:
         if "allOf" in node:
             if len(node["allOf"]) == 1:
                 return self.of(node["allOf"][0], root, path, inside)
-            raise _unsupported(path, "allOf several schemas")
+            raise _unsupported(path, "a combination (allOf) of several schemas")
         kinds = node.get("type") or _implied(node)
         kinds = [kinds] if isinstance(kinds, str) else list(kinds or [])
         named = [kind for kind in kinds if kind != "null"]
         if sorted(named) == ["integer", "number"]:
             named = ["number"]
         if len(named) > 1:
-            raise _unsupported(path, f"one of the types {', '.join(named)}")
+            raise _unsupported(path, f"of one of the types {', '.join(named)}")
         return self._kind(named[0] if named else "null", node, root, path, inside) if kinds else self._any(path)
 
     def _kind(self, kind: str, node: Mapping[str, Any], root: Any, path: str, inside: tuple[str, ...]) -> DataType:
@@ -65,7 +65,7 @@ class _Walk:
         if kind == "array":
             items = node.get("items")
             if not isinstance(items, dict):
-                raise _unsupported(path, "an array whose items are not of one schema")
+                raise _unsupported(path, "an array whose items do not all have the same schema")
             return types.ArrayType(self.of(items, root, f"{path}[]", inside))
         simple: dict[str, DataType] = {
             "string": types.StringType(),
@@ -75,7 +75,7 @@ class _Walk:
             "null": types.StringType(),
         }
         if kind not in simple:
-            raise _unsupported(path, f"the type {kind}")
+            raise _unsupported(path, f"of the type {kind}")
         return simple[kind]
 
     def _object(self, node: Mapping[str, Any], root: Any, path: str, inside: tuple[str, ...]) -> DataType:
@@ -103,7 +103,7 @@ class _Walk:
         for step in filter(None, pointer.split("/")):
             step = step.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901 - RFC 6901
             if not isinstance(node, dict) or step not in node:
-                raise _unsupported(path, f"a reference to {name}, which is not there")
+                raise _unsupported(path, f"a reference to {name}, which does not exist")
             node = node[step]
         return self.of(node, document, path, (*inside, name))
 
@@ -111,14 +111,14 @@ class _Walk:
         named = [node for node in nodes if not (isinstance(node, dict) and node.get("type") == "null")]
         if len(named) == 1:
             return self.of(named[0], root, path, inside)
-        raise _unsupported(path, "one of several schemas")
+        raise _unsupported(path, "one of several schemas (oneOf or anyOf)")
 
     def _any(self, path: str) -> DataType:
         raise _unsupported(path, "of any type")
 
 
 def _implied(node: Mapping[str, Any]) -> str | None:
-    """Return the type of a node that does not name one."""
+    """Return the JSON type of a node that does not name its type; None if nothing shows it."""
     if "properties" in node:
         return "object"
     if "items" in node:
@@ -135,4 +135,4 @@ def _loaded(text: str) -> Any:
 
 
 def _unsupported(path: str, what: str) -> OptionError:
-    return OptionError("UNSUPPORTED_SCHEMA", reason=f"{path} is {what}, which no column holds", path=path)
+    return OptionError("UNSUPPORTED_SCHEMA", reason=f"{path} is {what}; this can't become a column", path=path)

@@ -21,34 +21,34 @@ __all__ = ["EXTRA", "MAGIC_BYTES", "Definition", "Registry", "UnknownSchemaError
 EXTRA: Final = "barrier-kafka[schema-registry]"
 
 MAGIC_BYTES: Final = 5
-"""Header of the wire format: a zero, and the schema's id in 4 bytes, the highest first."""
+"""Size of the wire format's header: a zero byte, and the schema's id in 4 bytes, big-endian."""
 
 TIMEOUT_SECONDS: Final = 10.0
-"""Limit of one request; by default the client waits for ever."""
+"""Maximum time of one request. Without it, the client would wait forever."""
 
 NOT_THERE: Final = frozenset({"40401", "40402", "40403"})
-"""A registry's own codes for an unknown subject, version or schema."""
+"""The registry's own error codes for an unknown subject, version or schema."""
 
 PASSING: Final = frozenset({404, 408, 425, 429})
-"""HTTP status codes below 500 of a registry that is starting or overloaded, or of a proxy in front of it.
+"""HTTP status codes below 500 that mean that the registry is starting or overloaded, or come from a proxy in front of it.
 
-A bare 404 is among them: a proxy without a backend answers so. Taken for the registry's own answer, it would make good records
-bad.
+A 404 without one of the registry's own codes is among them: a proxy without a backend returns it. If it counted as the
+registry's answer, good records would be reported as bad.
 """
 
 ALSO_SECRET: Final = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret", "ssl.key.password")
-"""Settings whose values are never shown, besides those that `hides_value` knows by their names."""
+"""Settings whose values are never shown, in addition to those that `hides_value` recognizes by name."""
 
 
 def wire_header(number: int) -> bytes:
-    """Return the header of a value that is written with the schema of this id."""
+    """Return the header of a value that is written with the schema with this id."""
     return bytes(1) + number.to_bytes(MAGIC_BYTES - 1, "big")
 
 
 def missing_extra(problem: ImportError) -> ImportError:
-    """Return the error of a package that is not installed."""
+    """Return the error for a package that is not installed."""
     return ImportError(
-        f"{problem}. The Schema Registry's values need an extra: pip install '{EXTRA}', on the driver and the executors",
+        f"{problem}. Values from the Schema Registry need an extra: run pip install '{EXTRA}' on the driver and the executors",
         name=problem.name,
     )
 
@@ -64,12 +64,13 @@ class Definition:
     Parameters
     ----------
     text : str
+        The schema itself.
     kind : str
         ``AVRO``, ``JSON`` or ``PROTOBUF``.
     references : Sequence[tuple[str, str]]
-        Name and text of each, in the order in which they need one another.
+        Name and text of each schema that this one refers to. A schema comes after the schemas that it needs itself.
     id : int
-        At the registry.
+        The schema's id in the registry.
     """
 
     text: str
@@ -79,7 +80,7 @@ class Definition:
 
 
 class Registry:
-    """One registry, as its settings name it; pickles without its client, and shows no secret.
+    """The registry that the settings name. Its pickle contains no client, and its repr shows no secret.
 
     Parameters
     ----------
@@ -89,9 +90,10 @@ class Registry:
     Raises
     ------
     OptionError
-        ``MISSING_OPTION``, ``INVALID_OPTION``: the client refuses the settings.
+        ``MISSING_OPTION``: there is no ``url``. ``INVALID_OPTION``: the client refuses the settings (raised
+        by the first request).
     ImportError
-        Names the extra.
+        The extra is not installed; the text names it. Raised by the first request.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -100,7 +102,7 @@ class Registry:
                 "MISSING_OPTION",
                 owner="The registry",
                 option="url",
-                reason="its address, {'url': 'http://registry:8081'}",
+                reason="it is the registry's address, as in {'url': 'http://registry:8081'}",
             )
         self._settings = {"timeout": TIMEOUT_SECONDS, **settings}
         self._client: Any = None
@@ -113,7 +115,7 @@ class Registry:
 
     @property
     def url(self) -> str:
-        """Its address, without user name and password."""
+        """The registry's address, without user name and password."""
         shown = []
         for address in str(self._settings["url"]).split(","):
             parts = urlsplit(address.strip())
@@ -127,7 +129,7 @@ class Registry:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def subject(self, subject: str, version: int | str, wanted: str) -> Definition:
-        """Return a subject's schema."""
+        """Return one version of a subject's schema. Raise if its type is not `wanted` (``AVRO`` or ``JSON``)."""
         try:
             answer = self._ask(lambda client: client.get_version(subject, version))
         except UnknownSchemaError:
@@ -136,8 +138,8 @@ class Registry:
                 owner="The registry",
                 option="subject=",
                 value=subject,
-                expectation=f"a subject that {self.url} has in version {version}, or the topic= and record= that "
-                "its name is made of",
+                expectation=f"a subject that exists at {self.url} in version {version}, or the topic= and record= "
+                "from which its name is made",
                 version=version,
             ) from None
         definition = replace(self._definition(answer.schema), id=int(answer.schema_id))
@@ -152,11 +154,11 @@ class Registry:
         return definition
 
     def schema(self, number: int) -> Definition:
-        """Return a schema by its id; each client asks for it once."""
+        """Return the schema with this id. The client asks the registry for it once."""
         return replace(self._definition(self._ask(lambda client: client.get_schema(number))), id=number)
 
     def register(self, subject: str, text: str, kind: str) -> Definition:
-        """Register a schema under a subject, unless it is there already; return it with its id."""
+        """Register a schema under a subject, unless it is registered already. Return the schema with its id."""
         self._connected()
         from confluent_kafka.schema_registry import Schema
 
@@ -181,7 +183,10 @@ class Registry:
     def _definition(self, schema: Schema) -> Definition:
         if not schema.schema_str:
             raise StoreError(
-                "REGISTRY_REFUSED", url=self.url, status=200, reason="its answer holds no schema: is it a registry?"
+                "REGISTRY_REFUSED",
+                url=self.url,
+                status=200,
+                reason="its answer contains no schema, so it is probably not a registry",
             )
         references: dict[str, str] = {}
         self._collect(schema, references)
@@ -204,7 +209,7 @@ class Registry:
             return ask(client)
         except SchemaRegistryError as error:
             problem = error
-        except Exception as error:  # noqa: BLE001 - httpx's and authlib's errors, some of which show an address with a password.
+        except Exception as error:  # noqa: BLE001 - errors of httpx and authlib, some of which show an address with a password.
             reason = self.scrub(f"{type(error).__name__}: {error}")
             raise StoreError("REGISTRY_UNREACHABLE", url=self.url, reason=reason) from None
         reason, status = self.scrub(str(problem)), problem.http_status_code

@@ -1,1 +1,1 @@
-"""Queries, checkpoints and transactions as people see them: in words, for the commands and for the page."""
+"""Describes queries, checkpoints and transactions in words, for the commands and the web page."""

@@ -1,4 +1,4 @@
-"""A query and its checkpoints, as names with values."""
+"""Describes a query and its checkpoints as pairs of a name and a text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["FAILURES", "QueryState", "checkpoint_pairs", "processes_alive", "que
 FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
 
 SHOWN_RESTARTS = 3
-"""The newest; a JSON document has those that the journal keeps."""
+"""How many of the newest restarts are shown. A JSON document has all restarts that the journal keeps."""
 
 
 class QueryState(enum.Enum):
-    """How a query stands, as far as its journal and this machine's processes say."""
+    """The state of a query, as its journal and the processes of this machine show it."""
 
     EMPTY = "has not run"
     BEGUN = "began, no run yet"
@@ -35,10 +35,10 @@ class QueryState(enum.Enum):
 
 
 def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
-    """Return a query's state, and a sentence on it."""
+    """Return a query's state and a sentence that explains it. `alive`: whether the driver's process runs; None if unknown."""
     run = ledger.newest_run
     if ledger.restoring is not None:
-        return QueryState.RESTORING, "A restore to this location is unfinished: run it again."
+        return QueryState.RESTORING, "A restore to this location is unfinished: run the restore again."
     if ledger.moved is not None:
         return QueryState.MOVED, f"The query was moved to {ledger.moved.location}."
     if ledger.rewinding is not None:
@@ -63,23 +63,23 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
         there = "runs" if alive else "can't be seen from here"
         return QueryState.ENDED, f"{how}; its driver's process {there}. Nothing has been planned since; {left}."
     if ledger.stopping:
-        return QueryState.STOPPING, "It was asked to stop: its final checkpoint comes first."
+        return QueryState.STOPPING, "It was asked to stop, and ends after its final checkpoint."
     if alive is None:
         return (
             QueryState.UNSEEN,
             f"Its driver is on {run.process.get('host') or 'an unknown host'}, which can't be seen from here.",
         )
-    return QueryState.RUNNING, f"The driver's process of run {run.token} runs."
+    return QueryState.RUNNING, f"The driver's process of run {run.token} is running."
 
 
 def processes_alive(ledger: Ledger) -> tuple[bool | None, bool | None]:
-    """Return whether the processes of the driver and of the rewind run; None if that is unknown, or there is none."""
+    """Return whether the processes of the driver and of the rewind run; None if unknown, or if there is no such process."""
     alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
     return alive, is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None
 
 
 def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
-    """Return what is known of a checkpoint."""
+    """Return the facts about a checkpoint as pairs of a name and a text."""
     why = f"{found.reason}: {found.sentence}" if found.sentence else found.reason or "-"
     rows = [("micro-batches", batches_text(found.batches)), ("why", why)]
     if found.detail:
@@ -101,7 +101,7 @@ def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 
 
 def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
-    """Return which barriers of other queries a checkpoint contains."""
+    """Return pairs that name the barriers of other queries that a checkpoint contains."""
     if found.cut is None:
         return []
     exact = "" if found.cut["exact"] else ", and rows after them"
@@ -113,9 +113,12 @@ def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 
 
 def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None) -> list[tuple[str, str]]:
-    """Return what is known of a query."""
+    """Return the facts about a query as pairs of a name and a text.
+
+    `now` is in seconds since 1970; `alive` and `doing` are the answers of `processes_alive`.
+    """
     number, waiting = counts(found), pending(found, now)
-    moved = "" if found.location == path else f" (the journal is of {found.location}: `barrier restore --as-is`)"
+    moved = "" if found.location == path else f" (the journal names {found.location}: run `barrier restore --as-is`)"
     totals = f"{number['triggered']} triggered, {number['completed']} completed, {number['failed']} failed"
     rows = [
         ("location", f"{path}{moved}"),
@@ -132,7 +135,7 @@ def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing:
     rows.append(("undecided", undecided if waiting.batches else "nothing"))
     if waiting.oldest_age is not None:
         limit = "no timeout known" if waiting.lifetime is None else f"timeout {waiting.lifetime:g} s"
-        late = ", OVER it: it may be lost" if waiting.overdue else ""
+        late = ", OVER the timeout: it may be lost" if waiting.overdue else ""
         rows.append(("oldest transaction", f"{waiting.oldest_age:.0f} s old, {limit}{late}"))
     for each in unsettled(found):
         which = f"checkpoint {each.checkpoint}, micro-batches {batches_text(each.batches)}, {each.rows} rows"
@@ -149,7 +152,7 @@ def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing:
         how = "the query continues here" if found.restored.claim else "a copy"
         rows.append(("restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"))
     if found.stopping:
-        rows.append(("asked for", "the query stops: its final checkpoint, then `stopped`"))
+        rows.append(("asked for", "the query stops after its final checkpoint"))
     for again in found.restarts[-SHOWN_RESTARTS:]:
         what = "rewound, and started again" if again.rewound else "started again"
         restart = f"{time_text(again.time)}  {what} by {again.by} (number {again.number}, after {again.delay:g} s)"
@@ -158,5 +161,5 @@ def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing:
         to = found.rewinding.checkpoint
         target = f"to checkpoint {to}" if to is not None else "to a point from which nothing is written twice"
         who = driver_text(found.rewinding.request.get("process", {}), doing)
-        rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier recover LOCATION` finishes it"))
+        rows.append(("REWIND", f"{target}, begun but not finished; {who}. `barrier recover LOCATION` finishes it"))
     return rows

@@ -1,4 +1,4 @@
-"""Open transactions in words, and as JSON documents."""
+"""Describes open transactions in words and as JSON documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["document", "held_document", "held_sentences", "holder_sentences", "p
 
 
 def row(each: Assessment, now: float) -> tuple[str, ...]:
-    """Return a row of the list: id, producer, state, age, time left, partitions, verdict, owner."""
+    """Return a transaction's row in the list: id, producer, state, age, time left, partitions, verdict, owner."""
     transaction = each.transaction
     left = None if transaction.ends_ms is None else max(0, round(transaction.ends_ms - now))
     return (
@@ -44,7 +44,7 @@ def _whose(each: Assessment) -> str:
 
 
 def pairs_of(each: Assessment, now: float) -> list[tuple[str, str]]:
-    """Return everything that is known of one."""
+    """Return everything that is known about a transaction, as pairs of a name and a text."""
     transaction, claim = each.transaction, each.claim
     rows = [
         ("state", transaction.state or "its coordinator does not know it"),
@@ -61,7 +61,7 @@ def pairs_of(each: Assessment, now: float) -> list[tuple[str, str]]:
 
 
 def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Sequence[str]]) -> Iterator[str]:
-    """Say which partitions are held back, where, by what, and who seems to wait: the first ten."""
+    """Yield sentences about the first ten blocked partitions: the offset, the open transaction, and which groups seem stuck."""
     for each in held[:SHOWN]:
         line = f"{each.partition} can be read up to offset {each.stable} of {each.high}"
         if not each.holders:
@@ -77,7 +77,7 @@ def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Seq
 
 
 def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]:
-    """Say what becomes of the transactions that hold partitions back, those of one checkpoint together, and what to do."""
+    """Yield sentences about blocking transactions, grouped by verdict: what will happen, and what to do."""
     alike: dict[tuple[str, ...], list[Assessment]] = {}
     for each in holders:
         alike.setdefault((each.verdict.name, each.reason, each.advice, each.command), []).append(each)
@@ -88,14 +88,17 @@ def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]
         yield f"{count}{age}: {first.verdict.value}."
         yield f"  {first.reason}"
         if first.transaction.ends_ms is not None:
-            yield f"  Coordinators abort what nothing has ended, from {time_text(first.transaction.ends_ms)} on."
+            yield (
+                "  If nothing ends a transaction first, its coordinator aborts it, from "
+                f"{time_text(first.transaction.ends_ms)} on."
+            )
         yield f"  {first.advice}"
         if first.command:
             yield f"    {first.command}"
 
 
 def document(each: Assessment) -> dict[str, Any]:
-    """Return a transaction as JSON types."""
+    """Return a transaction as a dict of JSON types."""
     transaction = each.transaction
     return {
         "transactionalId": transaction.name or None,
@@ -121,7 +124,7 @@ def document(each: Assessment) -> dict[str, Any]:
 
 
 def held_document(held: HeldPartition) -> dict[str, Any]:
-    """Return a partition that holds readers back, as JSON types."""
+    """Return a blocked partition as a dict of JSON types."""
     return {
         "topic": held.partition.topic,
         "partition": held.partition.number,

@@ -1,4 +1,4 @@
-"""Figures in words, for people."""
+"""Formats times, durations, micro-batches and outputs for people."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["batches_text", "duration_text", "output_text", "status_text", "time_
 
 
 def time_text(milliseconds: int | None) -> str:
-    """Format a time in UTC, to the second; a dash if there is none."""
+    """Format a time in milliseconds since 1970 as UTC, to the second; None as a dash."""
     if milliseconds is None:
         return "-"
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def duration_text(milliseconds: int | None) -> str:
-    """Format milliseconds as seconds; a dash if there are none."""
+    """Format milliseconds as seconds; None as a dash."""
     return "-" if milliseconds is None else f"{milliseconds / 1000:.3f} s"
 
 
 def batches_text(batches: Sequence[int]) -> str:
-    """Format micro-batches as ``3 to 7, 9``."""
+    """Format the numbers of micro-batches as ``3 to 7, 9``."""
     spans: list[list[int]] = []
     for batch in sorted(batches):
         if spans and batch == spans[-1][1] + 1:
@@ -36,7 +36,7 @@ def batches_text(batches: Sequence[int]) -> str:
 
 
 def output_text(output: Mapping[str, Any]) -> str:
-    """Format a checkpoint's output as ``orders-0: 17, orders-1: 12``; of several sinks as ``audit (version: 3), ...``."""
+    """Format a checkpoint's output as ``orders-0: 17, orders-1: 12``; with several sinks as ``audit (version: 3), ...``."""
     return ", ".join(_place_text(name, place) for name, place in output.items()) or "-"
 
 
@@ -45,7 +45,7 @@ def _place_text(name: str, place: Any) -> str:
 
 
 def status_text(found: CheckpointHistory, brief: bool = False) -> str:
-    """Return a checkpoint's status, and what became of it; unless `brief`, also what it lacks, and took in."""
+    """Return a checkpoint's status and what subsumed it; unless `brief`, also whether it is unsettled and what it subsumes."""
     status: str = found.status.value
     if found.subsumed_by is not None:
         return f"{status}, subsumed by {found.subsumed_by}"

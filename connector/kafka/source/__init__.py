@@ -1,1 +1,1 @@
-"""The source `barrier-kafka`: `data_source` is what Spark registers; `stream_reader` and `batch_reader` are its readers."""
+"""The source `barrier-kafka`: Spark registers `data_source`, whose readers are in `stream_reader` and `batch_reader`."""

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class BarrierKafkaBatchReader(DataSourceReader):
-    """Reads offset ranges that are fixed when the scan is planned; rows that come later are not read.
+    """Reads offset ranges that are set when the scan is planned. Rows that arrive later are not read.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         options.subscription.check(there)
         for bound in (options.starting, options.ending):
             check_partitions(bound, there)
-        # In this order: `latest` of the start must not lie behind that of the end.
+        # The start first, then the end: if both are `latest`, the start must not lie after the end.
         start = topics.resolve(options.starting, there, strict=self.fail_on_data_loss)
         if options.align is not None:
             newest = Alignment(options, options.align, self._clock).newest(admin, topics.ids, topics.latest(there))
@@ -75,13 +75,13 @@ class BarrierKafkaBatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a range's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*."""
+        """Yield the range's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*."""
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
         return read_range(self._options, partition.range, partition.topic_id)
 
     def _readable_end(self, topics: TopicReader, end: Positions) -> Positions:
-        """Cut the end to what is readable: the user's offsets may lie beyond an open transaction, or beyond the last row."""
+        """Return the end, cut to what is readable: the user's offsets may lie after the last row or an open transaction."""
         ending = self._options.ending
         if not isinstance(ending, OffsetBound) or ending.at == "latest":
             return end
@@ -95,7 +95,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
                     ending.option,
                     shown,
                     f"at most the offset that can be read now ({readable}): an open transaction blocks later rows. Wait for "
-                    "its end, use -1, or set failOnDataLoss=false",
+                    "the transaction to end, use -1, or set failOnDataLoss=false",
                     beyond,
                 )
             _log.warning(
@@ -111,7 +111,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         if back:
             shown = ", ".join(f"{p}: from {start[p]} to {end[p]}" for p in back[:SHOWN])
             if self.fail_on_data_loss:
-                expected = f"no end before {self._options.starting.option}"
+                expected = f"an end at or after {self._options.starting.option}"
                 raise wrong_partitions(self._options.ending.option, shown, expected, back)
             _log.warning(
                 "barrier-kafka: these partitions end before they begin, so none of their rows is read: %s", shown

@@ -1,4 +1,4 @@
-"""Bounds: where reading begins and ends by the options, before the brokers are asked. Pure."""
+"""Bounds: where reading begins and ends according to the options, before the brokers are asked. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Bound", "OffsetBound", "TimeBound", "check_order", "check_partitions
 
 @dataclass(frozen=True)
 class OffsetBound:
-    """A bound by offsets.
+    """A bound that is given as offsets.
 
     Parameters
     ----------
@@ -33,16 +33,16 @@ class OffsetBound:
 
 @dataclass(frozen=True)
 class TimeBound:
-    """A bound by time: the first row that is not older.
+    """A bound that is given as a time: the first row that is not older than this time.
 
     Parameters
     ----------
     option : str
         The option's name, for messages.
     at : int or Mapping[Partition, int]
-        Milliseconds since 1970, for all partitions or for each.
+        Milliseconds since 1970: one time for all partitions, or one per partition.
     otherwise : {"error", "latest"}
-        The bound of a partition without such a row.
+        How to treat a partition without such a row: refuse it, or use its end.
     """
 
     option: str
@@ -54,7 +54,7 @@ Bound = OffsetBound | TimeBound
 
 
 def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
-    """Refuse a bound that names partitions which are not read, or leaves some out."""
+    """Refuse a bound that names partitions which are not read, or does not name all that are read."""
     if not isinstance(bound.at, Mapping):
         return
     known = set(partitions)
@@ -70,7 +70,7 @@ def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
-    """Refuse an end before its start, as far as the options alone show it."""
+    """Refuse an end before the start, if the options alone show it."""
     if type(starting) is not type(ending):
         return
     first, last = starting.at, ending.at
@@ -96,7 +96,7 @@ def check_order(starting: Bound, ending: Bound) -> None:
 
 
 def check_reach(bound: OffsetBound, wanted: Positions, earliest: Positions, latest: Positions) -> None:
-    """Refuse offsets that a partition does not hold."""
+    """Refuse offsets that do not exist in their partitions."""
     outside = [p for p in sorted(wanted) if not earliest[p] <= wanted[p] <= latest[p]]
     if outside:
         shown = ", ".join(f"{p}: {wanted[p]}" for p in outside[:SHOWN])

@@ -49,12 +49,12 @@ class BarrierKafkaDataSource(DataSource):
         OptionError
             An option is missing, unknown, forbidden or out of range.
         StoreError
-            ``BROKERS_UNREACHABLE`` within 30 s, ``UNKNOWN_TOPIC``.
+            ``BROKERS_UNREACHABLE`` (raised within 30 s), ``UNKNOWN_TOPIC``.
 
         Notes
         -----
-        Spark does not pass whether it is a stream or a batch: `streamReader` and `reader` refuse what only one of them
-        refuses, before a row is read.
+        Spark does not say here whether the read is a stream or a batch. So `streamReader` and `reader` check the options that
+        only one of them accepts, before a row is read.
         """
         from connector.kafka.client.brokers import check_brokers, check_group, check_reader
         from connector.kafka.source.read_options import parse_read_options
@@ -69,7 +69,7 @@ class BarrierKafkaDataSource(DataSource):
         admin = check_brokers(config)
         if options.names_group:
             check_group(admin, config, config.settings["group.id"])
-        # Patience is for queries that run; at load() a user waits, so a topic without a leader is an error soon.
+        # Patience is for running queries. At load() a user waits, so a topic without a leader should fail soon.
         topics = TopicReader(admin, config, Retries(0), patience=5.0)
         subscription.check(topics.partitions(subscription))
         if options.align is not None:
@@ -80,7 +80,7 @@ class BarrierKafkaDataSource(DataSource):
         return spark_schema(options.columns)
 
     def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:
-        """Make the reader. *Driver's source process, once per start of the query; again in the planning of tasks*.
+        """Make the stream reader. *Driver's source process, once per start of the query; again in the planning of tasks*.
 
         Raises
         ------
@@ -100,12 +100,12 @@ class BarrierKafkaDataSource(DataSource):
         return BarrierKafkaStreamReader(options)
 
     def reader(self, schema: StructType) -> BarrierKafkaBatchReader:
-        """Make the reader of a batch. *Driver side, once per scan that is planned*.
+        """Make the batch reader. *Driver side, once per scan that is planned*.
 
         Raises
         ------
         OptionError
-            ``FORBIDDEN_OPTION``: the user gave another schema; ``INVALID_OPTION``.
+            ``FORBIDDEN_OPTION``: the user gave another schema. ``INVALID_OPTION``: a batch read does not accept this value.
         """
         from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
         from connector.kafka.source.read_options import parse_read_options
@@ -124,7 +124,7 @@ def _check_schema(schema: StructType, options: ReadOptions) -> None:
             "FORBIDDEN_OPTION",
             owner="barrier-kafka",
             option=".schema(...)",
-            reason=f"its rows always have the schema {expected.simpleString()}, so parse the column value in the query. The "
-            "option columns chooses among its columns",
+            reason=f"its rows always have the schema {expected.simpleString()}, so parse the column value in the query. To "
+            "read fewer columns, set the option columns",
             expected=expected.simpleString(),
         )

@@ -1,7 +1,7 @@
 """The lag of a query's ``barrier-kafka`` sources behind their topics, with the names that Spark's Kafka source uses.
 
-Spark takes no metrics from a Python source (``metrics: {}`` in its progress), but reports where the source has read to
-(``endOffset``) and what the brokers had (``latestOffset``).
+Spark takes no metrics from a Python source (``metrics: {}`` in its progress). But the progress has the source's position
+(``endOffset``) and the latest offsets of the brokers (``latestOffset``), from which the lag is computed here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SourceLag:
 
     @property
     def metrics(self) -> dict[str, str]:
-        """Return the metrics of Spark's own Kafka source; empty if it reads no partition."""
+        """Return the lag as metrics with the names of Spark's own Kafka source; empty if the source reads no partition."""
         if not self.by_partition:
             return {}
         lags = self.by_partition.values()
@@ -67,14 +67,15 @@ class QueryLag:
     Parameters
     ----------
     id, runId : str
-        Spark's, of the query and of this run.
+        Spark's ids of the query and of this run.
     name : str or None
-        The query's, if it has one.
+        The query's name, if it has one.
     batchId : int
+        The number of the micro-batch.
     timestamp : str
-        When the micro-batch began, as Spark writes it (UTC).
+        When the micro-batch began (UTC), in Spark's format.
     sources : Sequence[SourceLag]
-        Its ``barrier-kafka`` sources whose latest offsets are known.
+        The lag of each ``barrier-kafka`` source whose latest offsets are known.
     """
 
     id: str
@@ -85,7 +86,7 @@ class QueryLag:
     sources: Sequence[SourceLag]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON: metrics and partitions of each source."""
+        """Return a dict for JSON, with the metrics and partitions of each source."""
         sources = [
             {
                 "source": each.number,
@@ -113,14 +114,15 @@ class QueryLag:
 
 
 def lag_of(progress: Any) -> QueryLag | None:
-    """Return how far a query is behind, from its progress. Pure."""
+    """Return a query's lag from its progress; None if the progress has no ``barrier-kafka`` source. Pure."""
     sources = []
     for number, source in enumerate(_field(progress, "sources")):
         end, latest = _offset(_field(source, "endOffset")), _offset(_field(source, "latestOffset"))
         if not end or latest is None or end.get("source") != SOURCE_NAME:
             continue
         at, newest = positions_from_json(end["topics"]), positions_from_json(latest)
-        # A partition that went is in `end` only; one that came after a trigger availableNow was set up, in `latest` only.
+        # A partition that no longer exists is only in `end`. One that was created after availableNow set its target is only
+        # in `latest`.
         lags = {partition: max(0, newest[partition] - at[partition]) for partition in at if partition in newest}
         sources.append(SourceLag(number, lags))
     if not sources:
@@ -175,10 +177,10 @@ class LagListener(StreamingQueryListener):
         try:
             self._callback(lag)
         except Exception:
-            log.exception("the callback of a LagListener raised")
+            log.exception("the callback of a LagListener raised an error")
 
     def onQueryIdle(self, event: Any) -> None:
-        """Do nothing: without a micro-batch there are no new offsets."""
+        """Do nothing: there is no micro-batch, so there are no new offsets."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Do nothing: the query has ended."""
@@ -189,7 +191,7 @@ def _field(of: Any, name: str) -> Any:
 
 
 def _offset(value: Any) -> Mapping[str, Any] | None:
-    """Return an offset of a progress, JSON text in its objects and parsed in its JSON; None if it is no mapping."""
+    """Return an offset in a progress as a mapping, whether it is JSON text or parsed already; None if it is not a mapping."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

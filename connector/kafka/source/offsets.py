@@ -1,4 +1,4 @@
-"""The end offset of a micro-batch, as Spark keeps it in its offset log: one serialiser, one canonical text.
+"""The end offset of a micro-batch, as Spark keeps it in its offset log, and the only code that serializes it.
 
 Spark compares offsets as JSON *text*, so keys are always in the same order: alphabetical, partitions by number.
 """
@@ -47,7 +47,7 @@ def positions_from_json(value: Mapping[str, Mapping[str, int]]) -> dict[Partitio
 
 
 class Reason(enum.Enum):
-    """The reason for which rows are gone before a query read them."""
+    """Why rows were gone before a query could read them."""
 
     EXPIRED = "expired"
     """The partition begins after the query's position: retention, or an administrator's deletion of records."""
@@ -68,7 +68,7 @@ class Loss:
     position : int
         The offset that would have been read next.
     resumes : int or None
-        The offset that is read instead; None if nothing is.
+        The offset that is read next instead; None if the partition is not read any more.
     reason : Reason
     """
 
@@ -78,11 +78,11 @@ class Loss:
 
     @property
     def rows(self) -> int | None:
-        """How many rows are lost at most (offsets count markers and aborted rows, too); None if unknown."""
+        """The maximum number of lost rows (offsets also count markers and aborted rows); None if unknown."""
         return self.resumes - self.position if self.reason is Reason.EXPIRED and self.resumes is not None else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that the offset log keeps, and that Spark's progress shows to people."""
+        """Return the form that the offset log keeps and Spark's progress shows."""
         return {"from": self.position, "to": self.resumes, "why": self.reason.value}
 
     @classmethod
@@ -94,21 +94,21 @@ class Loss:
 
 @dataclass(frozen=True)
 class SetAside:
-    """A topic's partitions that can't be found now; reading continues there if the same topic comes back.
+    """The positions in a topic's partitions that can't be found now. If the same topic is found again, reading continues there.
 
     Parameters
     ----------
     identity : str
         The topic's id; empty if it is not known.
     positions : Mapping[int, int]
-        Partition to the offset of the next row.
+        Partition number → the offset of the next row.
     """
 
     identity: str
     positions: Mapping[int, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that the offset log keeps, partitions by number."""
+        """Return the form that the offset log keeps, with partitions sorted by number."""
         return {"id": self.identity, "partitions": {str(n): self.positions[n] for n in sorted(self.positions)}}
 
     @classmethod
@@ -119,40 +119,42 @@ class SetAside:
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """A line of the offset log that this source wrote.
+    """The end of a micro-batch: a line that this source wrote into the offset log.
 
     Parameters
     ----------
     topics : Positions
         Where the micro-batch ends.
     start : Positions
-        Where it began, for each partition of `topics`. Recorded, because ``initialOffset()`` is asked again when the
-        first micro-batch is replayed, and ``startingOffsets=latest`` answers differently then.
+        Where the micro-batch begins, for each partition of `topics`. This is recorded because Spark calls ``initialOffset()``
+        again when it replays the first micro-batch, and with ``startingOffsets=latest`` the answer is then another one.
     barrier : CheckpointBarrier or None
-        The last one at or before the end; None before the first.
+        The last barrier at or before the end; None before the first barrier.
     barrier_rows : bool
-        Whether rows followed that barrier.
+        Whether rows lie between that barrier and the end.
     interval : int
-        Milliseconds between barriers; 0 is a barrier after every micro-batch with rows.
+        Milliseconds between barriers; 0 puts a barrier after every micro-batch with rows.
     ids : Mapping[str, str]
-        The topics' ids: a topic that was deleted and created again has another one, and other rows at these offsets.
+        Topic → its id. If a topic is deleted and created again, it has another id, and other rows at these offsets.
     barrier_empty : int
         The number of consecutive barriers, up to `barrier`, that had no row before them.
     min_pause : int
         Milliseconds from the end of a checkpoint to the next barrier.
     planned : tuple[SourceOffset, ...]
-        The ends of the micro-batches that follow, put here by a rewind: they were picked before, and parts of them
-        are committed. None of them has planned ends itself. A micro-batch's digest leaves them out.
+        The ends of the micro-batches that must follow. A rewind puts them here, because these micro-batches were picked
+        before, and parts of them are committed. A planned end has no planned ends itself. The digest of a micro-batch leaves
+        them out.
     lost : Mapping[Partition, Loss]
         Partitions in which the micro-batch does not begin where the one before it ended (``failOnDataLoss=false``).
-        Recorded, so that a replay has the same ranges, and for people who ask what was lost.
+        They are recorded so that a replay has the same ranges, and so that people can see what was lost.
     gone : Mapping[str, SetAside]
-        Topics with partitions that were lost because they could not be found. If they come back, they must not be read
-        from their first row again.
+        Topic → its partitions that could not be found, and so counted as lost. If they are found again, they must not be
+        read from their first row again.
     reordered : bool
-        Whether several tasks may read one partition's rows (``allowReordering``): the order in which they write is no promise.
+        Whether several tasks may read one partition's rows (``allowReordering``). If so, the order of the written rows is not
+        guaranteed.
     cut : Cut or None
-        Where the micro-batch ends among other queries' barriers, if it follows some (``alignOn``).
+        Where the micro-batch ends among the barriers of other queries, if the query follows any (``alignOn``).
     """
 
     topics: Positions
@@ -170,16 +172,16 @@ class SourceOffset:
     cut: Cut | None = None
 
     def next_planned(self) -> SourceOffset:
-        """Return the first of the planned ends, which carries the others."""
+        """Return the first planned end. The other planned ends are in its own `planned`."""
         first, *others = self.planned
         return replace(first, planned=tuple(others))
 
     def same_end(self, other: SourceOffset) -> bool:
-        """Return whether no micro-batch lies between the two, whatever is planned after them."""
+        """Return whether both offsets are the same end; only the ends planned after them may differ."""
         return replace(self, planned=()) == replace(other, planned=())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the dict from which Spark makes the text; equal offsets give equal texts."""
+        """Return the dict that Spark serializes. Equal offsets give equal texts."""
         planned = {"planned": [end.to_json() for end in self.planned]} if self.planned else {}
         gone = {"gone": {topic: self.gone[topic].to_json() for topic in sorted(self.gone)}} if self.gone else {}
         return {
@@ -202,12 +204,12 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, value: Any) -> SourceOffset:
-        """Parse what `to_json` returned; fields that an older release did not write have their defaults."""
+        """Parse what `to_json` returned. Fields that an older release did not write get their defaults."""
         try:
             return cls._from_json(value)
         except UNFIT as error:
             raise LocationError(
-                "OFFSETS_DISAGREE", reason=f"an offset can't be read, {error!r}", partitions=[]
+                "OFFSETS_DISAGREE", reason=f"an offset can't be parsed: {error!r}", partitions=[]
             ) from error
 
     @classmethod

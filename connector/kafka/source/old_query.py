@@ -1,15 +1,15 @@
-"""The end of a stopped query with Spark's own Kafka source, and a new checkpoint location that goes on from there.
+"""Reads where a stopped query with Spark's own Kafka source ended, and makes a new checkpoint location that continues there.
 
-Spark's own files, as versions 3 and 4 write them: ``offsets/N`` (a version line, a line of metadata, one line per source, in
-the order of the plan; Kafka's is ``{"topic": {"0": 23}}``), ``commits/N`` when micro-batch N is done, and
-``sources/<i>/0``, where source number i began: a zero byte, a version line, and the same JSON.
+The old query's files, as Spark 3 and 4 write them: ``offsets/N`` has a version line, a line of metadata, and one line per
+source in the order of the plan (the Kafka source writes ``{"topic": {"0": 23}}``). ``commits/N`` exists when micro-batch N is
+done. ``sources/<i>/0`` has the offsets at which source number i began: a zero byte, a version line, and the same JSON.
 
-The new location is that of a query which died in its first micro-batch, before anything was written, and had found nothing
-new at its start: Spark's ``metadata``, and an ``offsets/0`` of our source that begins and ends where the old query ended. Spark
-runs micro-batch 0 again, without rows, and goes on. So new partitions begin at their first row, ``startingOffsets`` means
-nothing, no option has to stay in the job, and the sink writes its journal itself. (Were 0 committed too, Spark would refuse a
-query with state: "the state directory is empty or missing".) The metadata line is the old query's: it holds the watermark,
-and the settings that Spark keeps with a query.
+The new location looks like the location of a query that found no new rows at its start and died in its first micro-batch
+before it wrote anything. It has Spark's ``metadata``, and an ``offsets/0`` of our source that begins and ends where the old
+query ended. Spark runs micro-batch 0 again, without rows, and continues. So new partitions begin at their first row,
+``startingOffsets`` has no effect, no option has to stay in the job, and the sink writes its journal itself. Micro-batch 0 is
+not committed, because Spark would then refuse a query with state: "the state directory is empty or missing". The metadata
+line is copied from the old query: it has the watermark, and the settings that Spark keeps with a query.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from transactional.errors import LocationError
 __all__ = ["OldQuery", "OldSource", "make_location", "read_old_query", "refuse_unless_empty"]
 
 _VOID: Final = "-"
-"""The line of a source that had nothing so far."""
+"""The line of a source that has no offset yet."""
 
 SHOWN: Final = 80
-"""Characters of another source's line that an error shows."""
+"""Maximum number of characters of a source's line that an error shows."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class OldSource:
     Parameters
     ----------
     number : int
-        From 0, in the order of the plan, as in Spark's folder ``sources/<number>``.
+        The number of the source, from 0, in the order of the plan, as in Spark's folder ``sources/<number>``.
     positions : Positions or None
-        Where the new query begins; None if the source is not Kafka's.
+        Where the new query begins; None if this is not a Kafka source.
     line : str
-        As it stands in the offset log.
+        The source's line in the offset log.
     """
 
     number: int
@@ -67,19 +67,20 @@ class OldQuery:
     Parameters
     ----------
     path : str
+        The query's checkpointLocation.
     query : str
-        Spark's id of it.
+        Spark's id of the query.
     batch : int
         The last micro-batch that counts as written; -1 if there is none.
     uncommitted : int or None
-        A micro-batch that was begun and not committed.
+        The micro-batch that was begun but not committed; None if there is none.
     sources : Sequence[OldSource]
     metadata : str
-        The offset log's metadata line, with this watermark.
+        The metadata line for the new offset log, with `watermark`.
     watermark : int
-        Milliseconds since 1970; 0 if there is none.
+        The watermark for the next micro-batch, in milliseconds since 1970; 0 if there is none.
     has_state : bool
-        Whether it had aggregations, joins or the like.
+        Whether the query has state: aggregations, joins or the like.
     """
 
     path: str
@@ -93,7 +94,7 @@ class OldQuery:
 
 
 def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
-    """Read where a query ended."""
+    """Read where a stopped query ended. If `take_uncommitted`, an uncommitted micro-batch counts as written."""
     location = CheckpointLocation(path)
     query = location.query_id()
     begun, committed = newest(location, "offsets"), newest(location, "commits")
@@ -102,7 +103,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
     if committed not in (begun, begun - 1):
         raise LocationError(
             "LOGS_INCONSISTENT",
-            reason=f"{location.path} has offsets/{begun}, and the newest of commits/ is "
+            reason=f"{location.path} has offsets/{begun}, but the newest file in commits/ is "
             f"{committed if committed >= 0 else 'none'}",
             offsets=begun,
             commits=committed,
@@ -124,7 +125,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
 
 
 def refuse_unless_empty(location: CheckpointLocation) -> None:
-    """Check that the new location is not there yet, or an empty folder."""
+    """Check that the new location does not exist yet, or is an empty folder."""
     try:
         found = sorted(location.files.names(""))
     except NotADirectoryError:
@@ -138,7 +139,7 @@ def make_location(
 ) -> str:
     """Write the new location; return Spark's id of the new query.
 
-    ``offsets/0`` comes first, and is all that counts: Spark gives a location without ``metadata`` an id of its own.
+    ``offsets/0`` is written first, because it is enough: Spark gives a location without ``metadata`` a new id.
     """
     query = str(uuid.uuid4())
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))
@@ -159,7 +160,7 @@ def _source(location: CheckpointLocation, number: int, line: str) -> OldSource:
 
 
 def _kafka_positions(line: str) -> Positions | None:
-    """Return the offsets in a line of Kafka's source; None if it is another source's."""
+    """Return the offsets in a source's line; None if the line is not from a Kafka source."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -175,7 +176,7 @@ def _kafka_positions(line: str) -> Positions | None:
 
 
 def _initial_line(location: CheckpointLocation, number: int) -> str:
-    """Return where a source began, as Spark's Kafka source keeps it; else the line of a source without offset."""
+    """Return the line with which Spark's Kafka source began; if there is none, the line of a source without an offset."""
     try:
         data = read_file(location.files, f"sources/{number}/0")
         head, _, text = data.lstrip(b"\0").decode("utf-8").partition("\n")
@@ -194,9 +195,9 @@ def _watermark(location: CheckpointLocation, batch: int, uncommitted: int | None
 
 
 def _with_watermark(metadata: str, watermark: int) -> str:
-    """Return the metadata line of a micro-batch that begins with this watermark."""
+    """Return a metadata line with this watermark in it."""
     value: dict[str, Any] = json.loads(metadata)
-    # As Spark writes it: in this order, without blanks.
+    # As Spark writes the line: in this order, without blanks.
     return json.dumps({**value, "batchWatermarkMs": watermark}, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -209,7 +210,7 @@ def _number(text: str, key: str) -> int:
 
 
 def _line(location: CheckpointLocation, log: str, batch: int) -> str:
-    """Return the line after the version."""
+    """Return the line after the version line of a file in ``offsets/`` or ``commits/``."""
     path = location.files.shown(f"{log}/{batch}")
     try:
         lines = read_file(location.files, f"{log}/{batch}").decode("utf-8").splitlines()

@@ -27,21 +27,21 @@ __all__ = [
 ]
 
 EARLIEST: Final = -2
-"""In the JSON of offsets: the first row that is left."""
+"""Stands for the first row that still exists, in the JSON of offsets."""
 
 LATEST: Final = -1
-"""In the JSON of offsets: the next row to come."""
+"""Stands for the end of the partition, in the JSON of offsets."""
 
 StartingOffsets = Literal["earliest", "latest"] | Mapping[Partition, int]
 
 LONGEST: Final = 2**63 - 1
-"""Spark's and Kafka's long."""
+"""The largest ``long`` of Spark and Kafka."""
 
 _OFFSETS_FORM: Final = (
     '"earliest", "latest", or JSON {"topic": {"0": 23, "1": -2}} with -2 for earliest and -1 for latest'
 )
 _TIMES_FORM: Final = 'JSON {"topic": {"0": 1700000000000, "1": 1700000000000}} with milliseconds since 1970'
-_ASSIGN_FORM: Final = 'JSON {"topic": [0, 1]} with the numbers of partitions'
+_ASSIGN_FORM: Final = 'JSON {"topic": [0, 1]} with partition numbers'
 
 
 def as_long(least: int) -> Callable[[str], int]:
@@ -66,26 +66,28 @@ def as_timestamp(text: str) -> int:
 
 
 def as_topics(text: str) -> tuple[str, ...]:
-    """Parse topic names that commas separate; return each once, in order."""
+    """Parse topic names, separated by commas; return each name once, sorted."""
     names = sorted({name.strip() for name in text.split(",") if name.strip()})
     if not names:
         raise ValueError("topic names, separated by commas")
     for name in names:
         if not is_topic_name(name):
-            raise ValueError(f"topic names, separated by commas, each of {TOPIC_FORM}; {name!r} is not one")
+            raise ValueError(f"topic names, separated by commas, each of {TOPIC_FORM}; {name!r} is not a topic name")
     return tuple(names)
 
 
 def as_columns(text: str) -> tuple[str, ...]:
-    """Parse names of the source's columns, each once, in the order given."""
+    """Parse names of columns, separated by commas, and return them in the order given."""
     names = tuple(name.strip() for name in text.split(","))
     if not set(names) <= {*all_columns(True)} or len(set(names)) < len(names):
-        raise ValueError(f"some of {', '.join(all_columns(True))}, separated by commas, each once")
+        raise ValueError(
+            f"columns from the list {', '.join(all_columns(True))}, separated by commas, each at most once"
+        )
     return names
 
 
 def as_assignment(text: str) -> tuple[Partition, ...]:
-    """Parse a JSON object of topics and their partitions; return each partition once, in order."""
+    """Parse a JSON object of topics and their partitions; return each partition once, sorted."""
     value = _mapping(text, _ASSIGN_FORM)
     partitions: set[Partition] = set()
     for topic, numbers in value.items():
@@ -101,13 +103,13 @@ def as_assignment(text: str) -> tuple[Partition, ...]:
 
 
 def as_pattern(text: str) -> str:
-    r"""Parse a Java regular expression to Python's form; it has to match a topic's whole name.
+    r"""Translate a Java regular expression, which has to match a topic's whole name, to Python's form.
 
-    The two languages agree on the syntax that topic names need. ``\Q...\E`` and ``(?<name>...)`` are translated; syntax that
+    Java and Python agree on the syntax that topic names need. ``\Q...\E`` and ``(?<name>...)`` are translated; syntax that
     Python does not know, or reads differently (``\p{...}``, ``[a&&[b]]``), is refused.
     """
     pattern = text.strip()
-    form = "a regular expression that Java and Python read alike"
+    form = "a regular expression that Java and Python read in the same way"
     if not pattern:
         raise ValueError(form)
     if re.search(r"\\[pPhHRX]|&&", pattern):
@@ -116,7 +118,7 @@ def as_pattern(text: str) -> str:
     pattern = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
     try:
         with warnings.catch_warnings():
-            # Python warns of a class within a class, which has a meaning in Java.
+            # Python warns of a character class within another one, because it does not support Java's meaning.
             warnings.simplefilter("error")
             re.compile(pattern)
     except (re.error, Warning, OverflowError, RecursionError) as problem:
@@ -125,7 +127,7 @@ def as_pattern(text: str) -> str:
 
 
 def as_starting_offsets(text: str) -> StartingOffsets:
-    """Parse ``earliest``, ``latest``, or offsets of each partition."""
+    """Parse ``earliest``, ``latest``, or JSON with the offset of each partition."""
     word = text.strip().lower()
     if word == "earliest":
         return "earliest"
@@ -135,7 +137,7 @@ def as_starting_offsets(text: str) -> StartingOffsets:
 
 
 def as_timestamps(text: str) -> Mapping[Partition, int]:
-    """Parse milliseconds since 1970 of each partition."""
+    """Parse JSON with a time for each partition, in milliseconds since 1970."""
     return _by_partition(text, 0, _TIMES_FORM)
 
 

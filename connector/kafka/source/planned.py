@@ -1,4 +1,4 @@
-"""What a query's first micro-batches will be planned by, as far as the source's options show it before the query starts."""
+"""What the source's options show about a query before it starts: its barriers, its order of rows, and where it begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_bounds", "line_of", "partitions_of"]
 
 
 def line_of(options: Mapping[str, str]) -> SourceLine:
-    """Return what the source's lines of ``offsets/N`` will say of its schedule and its order."""
+    """Return a line of ``offsets/N`` as the source will write it, with only the fields that the options determine."""
     read = parse_read_options(options, "stream")
     offset: dict[str, Any] = {
         "interval": read.schedule.interval_ms,
@@ -26,7 +26,7 @@ def line_of(options: Mapping[str, str]) -> SourceLine:
 
 
 def check_bounds(options: Mapping[str, str]) -> None:
-    """Check that the bounds of a first start name the partitions that there are; ask the brokers if they name any."""
+    """Check that the bounds of a first start name exactly the existing partitions; ask the brokers if a bound names any."""
     read = parse_read_options(options, "stream")
     bounds = [bound for bound in (read.starting, read.ending) if isinstance(bound.at, Mapping)]
     if bounds:
@@ -36,7 +36,7 @@ def check_bounds(options: Mapping[str, str]) -> None:
 
 
 def partitions_of(read: ReadOptions) -> Sequence[Partition]:
-    """Ask the brokers which partitions the source reads."""
+    """Ask the brokers which partitions the source will read, and return them."""
     from connector.kafka.client.brokers import check_brokers
     from connector.kafka.source.topic_reader import Retries, TopicReader
 

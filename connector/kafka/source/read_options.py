@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 Kind = Literal["stream", "batch"]
 
 READ_DEFAULTS: Mapping[str, str] = {"isolation.level": "read_committed"}
-"""Client settings that users may override, but should know."""
+"""Our defaults for client settings, which users may override."""
 
 READ_OPTIONS = OptionTable(
     "barrier-kafka",
@@ -255,7 +255,7 @@ GROUP_ID: Final = Option(
 """The only client setting that Spark lists among the source's options; the client gets it as well."""
 
 BATCH_ONLY: Final = frozenset({"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"})
-"""A stream refuses them, as Spark's does."""
+"""Options of batch reads. A stream refuses them, as Spark's own source does."""
 
 STREAM_ONLY: Final = frozenset(
     {
@@ -269,43 +269,43 @@ STREAM_ONLY: Final = frozenset(
         "allowReordering",
     }
 )
-"""A batch read ignores them with a warning, as Spark's does."""
+"""Options of streams. A batch read ignores them with a warning, as Spark's own source does."""
 
 DEFAULTS_SHOWN: Mapping[str, str] = {
     "startingOffsets": "`latest`; batch: `earliest`",
     "endingOffsets": "`latest`",
     "maxTriggerDelay": "`15m`",
 }
-"""Defaults as the options' page shows them, if the table's value alone is not clear."""
+"""Option → its default as the options' page shows it, if the value in `READ_OPTIONS` is not clear enough."""
 
 _WAYS: Final = ("subscribe", "subscribePattern", "assign")
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Checked options of one read; their repr shows no secret.
+    """The checked options of one read. The repr shows no secret.
 
     Parameters
     ----------
     config : ClientConfig
-        With ``group.id``.
+        The client's settings, with ``group.id``.
     names_group : bool
         Whether the user set ``kafka.group.id``.
     subscription : Subscription
     starting, ending : Bound
-        `ending` concerns batch reads only.
+        Where reading begins and ends. Only batch reads use `ending`.
     limits : TriggerLimits
-        Streams only.
+        The limits of a micro-batch. Only streams use them.
     splitting : Splitting
     schedule : Schedule
-        Streams only.
+        The schedule of barriers. Only streams use it.
     retries : Retries
     poll_seconds : float
-        Maximum time that a task waits for a row.
+        Maximum time that a task waits for a row, in seconds.
     columns : tuple[str, ...]
     fail_on_data_loss : bool
     align : AlignOptions or None
-        None if the query follows no other's barriers.
+        The barriers of other queries that this query follows; None if it follows none.
     """
 
     config: ClientConfig
@@ -324,7 +324,7 @@ class ReadOptions:
 
 
 def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
-    """Check what the user set, offline."""
+    """Check the options that the user set, without asking the brokers, and return them."""
     parsed = READ_OPTIONS.parse(options)
     subscription = _subscription(parsed)
     config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)
@@ -367,7 +367,7 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
     if subscription.assigned:
         raise _forbidden("assign", "alignOn needs all partitions of the topics: use subscribe")
     if {*topics} & {*subscription.topics}:
-        raise READ_OPTIONS.invalid("alignOn", ",".join(topics), "barrier topics, which are not read for their rows")
+        raise READ_OPTIONS.invalid("alignOn", ",".join(topics), "barrier topics that are not among the topics to read")
     if config.settings.get("isolation.level", "read_committed") != "read_committed":
         raise _forbidden("kafka.isolation.level", "alignOn works with committed rows only")
     if parsed.given("endingOffsets") or parsed.given("endingTimestamp") or parsed.given("endingOffsetsByTimestamp"):
@@ -402,7 +402,7 @@ def _subscription(parsed: ParsedOptions) -> Subscription:
             "MISSING_OPTION",
             owner="barrier-kafka",
             option="subscribe",
-            reason="topics, separated by commas; or subscribePattern (a regular expression), or assign (JSON "
+            reason="it lists topics, separated by commas. Or set subscribePattern (a regular expression), or assign (JSON "
             '{"topic": [0, 1]})',
         )
     if len(given) > 1:
@@ -464,7 +464,7 @@ def _check_batch(parsed: ParsedOptions, starting: Bound, ending: Bound) -> None:
 
 
 def _group_id(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> str:
-    """Return a name that stays the same from run to run; two queries that read the same topics share it."""
+    """Return the consumer group's name. It is the same in every run; two queries that read the same topics share it."""
     named = parsed.passthrough.get(GROUP_ID.key)
     if named is not None:
         if not named.strip():

@@ -1,6 +1,6 @@
-"""Messages to Arrow record batches, in the schema of Spark's own Kafka source.
+"""Turns messages into Arrow record batches with the schema of Spark's own Kafka source.
 
-No Python loop over fields: each column is one ``map`` of a C method over the messages.
+There is no Python loop over fields: one ``map`` of a C method over the messages makes each column.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ __all__ = [
 ]
 
 LATEST_MS: Final = (2**63 - 1) // 1000
-"""Spark's timestamps are 64 bits of microseconds."""
+"""The largest timestamp in milliseconds that Spark can hold: its timestamps are microseconds in 64 bits."""
 
 UNREADABLE_HEADER: Final = (
-    "a header whose key is not UTF-8, and the client can't read it: leave out includeHeaders, or start after it."
+    "a header whose key is not UTF-8, which the client can't read: leave out includeHeaders, or start after this row."
 )
 
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""Of Spark's Kafka source, in its order."""
+"""The columns of Spark's Kafka source, in its order."""
 
 HEADERS: Final = "headers"
 
 
 def all_columns(include_headers: bool) -> tuple[str, ...]:
-    """Return the columns of Spark's source, which has headers on demand."""
+    """Return the names of all columns, with ``headers`` only if `include_headers`."""
     return (*COLUMNS, HEADERS) if include_headers else COLUMNS
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """Return the rows' schema: the types of Spark's Kafka source."""
+    """Return the Spark schema of these columns, with the types of Spark's Kafka source."""
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -82,7 +82,7 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 @lru_cache(maxsize=8)
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """Return the same schema in Arrow's types, as Spark wants it from a Python source."""
+    """Return the Arrow schema of these columns, as Spark expects it from a Python source."""
     import pyarrow as pa
 
     types = {
@@ -106,7 +106,7 @@ def headers_type() -> pa.ListType:
 
 
 def to_record_batch(messages: Sequence[Message], at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """Make one batch of messages of one partition."""
+    """Return messages of one partition as one record batch."""
     import numpy as np
     import pyarrow as pa
     from confluent_kafka import Message
@@ -114,7 +114,7 @@ def to_record_batch(messages: Sequence[Message], at: Partition, columns: tuple[s
     count = len(messages)
     first, last = messages[0].offset(), messages[-1].offset()
     if first is not None and last is not None and last - first == count - 1:
-        # Offsets rise strictly: without a gap the two ends determine them all.
+        # Offsets rise strictly, so without a gap the first and the last one determine all of them.
         offsets = np.arange(first, last + 1, dtype=np.int64)
     else:
         offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
@@ -139,7 +139,10 @@ def assemble(
     times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
     own: Mapping[str, Callable[[], pa.Array]],
 ) -> pa.RecordBatch:
-    """Make a batch of one partition's columns. It makes no scalar and infers no type: pyarrow imports pandas for that."""
+    """Return one partition's rows as a record batch. Make no scalar and infer no type: for these, pyarrow would import pandas.
+
+    `times` returns the timestamps in milliseconds and their types. `own` makes the other columns that depend on the rows.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -157,7 +160,7 @@ def assemble(
     if "timestamp" in columns or "timestampType" in columns:
         millis, kinds = times()
         made["timestamp"] = _timestamps(at, offsets, millis, kinds)
-        made["timestampType"] = _numbers(kinds - np.int32(1))  # Java and Spark count from -1
+        made["timestampType"] = _numbers(kinds - np.int32(1))  # Java and Spark number the types from -1
     return pa.RecordBatch.from_arrays([made[name] for name in columns], schema=arrow_schema(columns))
 
 
@@ -168,11 +171,11 @@ def _timestamps(
     import pyarrow as pa
 
     if abs(int(millis.max())) > LATEST_MS or abs(int(millis.min())) > LATEST_MS:
-        # Spark's own source refuses them, too.
+        # Spark's own source refuses such rows as well.
         row = int(np.flatnonzero((millis > LATEST_MS) | (millis < -LATEST_MS))[0])
         problem = (
             f"the timestamp {millis[row]}, in milliseconds since 1970, which Spark's timestamps can't hold: its producer used "
-            "another unit. Start after it."
+            "another unit. Start after this row."
         )
         raise bad_record(at, int(offsets[row]), problem)
     present = None if kinds.all() else pa.py_buffer(np.packbits(kinds != 0, bitorder="little"))
@@ -180,7 +183,7 @@ def _timestamps(
 
 
 def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
-    """Return whole numbers of 32 or 64 bits as a column of the same type."""
+    """Return an Arrow column of integers with 32 or 64 bits, like `values`."""
     import pyarrow as pa
 
     kind = pa.int32() if values.itemsize == 4 else pa.int64()
@@ -192,19 +195,22 @@ def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
     import pyarrow as pa
 
     kind = headers_type()
-    # This way its result is checked: the client returns with the error set, and a direct call raises it some steps later.
+    # On an error, the client sets the error but returns a value. Called directly, it would raise some steps later; this way it
+    # raises here.
     read = operator.methodcaller("headers")
     lists: list[Any] = []
     try:
         for message in messages:
             lists.append(read(message))  # noqa: PERF401 - the length shows which one failed
-    except (UnicodeDecodeError, SystemError):  # the client returns with the error set
+    except (UnicodeDecodeError, SystemError):  # SystemError: the client returned a value although an error was set
         raise bad_record(at, messages[len(lists)].offset(), UNREADABLE_HEADER) from None
     flat = list(chain.from_iterable(headers for headers in lists if headers))
     keys = [key for key, _ in flat]
     if None in keys:
         row = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
-        problem = "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after it."
+        problem = (
+            "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after this row."
+        )
         raise bad_record(at, messages[row].offset(), problem)
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)
     starts = np.concatenate(([0], ends)).astype(np.int32)
@@ -220,7 +226,7 @@ def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
 
 
 def bad_record(at: Partition, offset: int | None, problem: str) -> StoreError:
-    """Return the error of a row that no column can hold."""
+    """Return the error for a row that can't be put into the columns."""
     return StoreError(
         "BAD_RECORD",
         reason=f"the row of {at} at offset {offset} has {problem}",

@@ -1,4 +1,4 @@
-"""The stream reader: Spark calls it in the driver's source process, and in tasks."""
+"""The stream reader: Spark calls it in the driver's source process and in tasks."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["BarrierKafkaStreamReader"]
 
 EVERYTHING: Final = 1 << 62
-"""A number of rows that no micro-batch reaches: no limit."""
+"""Stands for "no limit": more rows than any micro-batch can have."""
 
 SIGNATURE: Final = "barrier-kafka"
-"""Metadata of the group's offsets that this source commits: those without it are another application's."""
+"""The metadata of the offsets that this source commits to its consumer group. Another application commits other metadata."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +53,10 @@ _log = logging.getLogger(__name__)
 class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics in micro-batches, and puts checkpoint barriers between them when they are due.
 
-    One object lives in the driver's source process for the whole query; copies of it go to the executors, where only
-    `read` is called. Its answers follow from its arguments, the clock, the brokers, and a memory that may be lost: the
-    target of availableNow, when the checkpoint of the last barrier was first seen completed, when it last let a micro-batch
-    have rows, and the `Backlog`.
+    One object lives in the driver's source process for the whole query. Copies of it go to the executors, where only
+    `read` is called. Its answers depend on its arguments, the clock, the brokers, and a few values in memory, which may be
+    lost: the target of availableNow, the time at which the checkpoint of the last barrier was first seen completed, the time
+    of the last micro-batch with rows, and the `Backlog`.
 
     Parameters
     ----------
@@ -93,12 +93,12 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. *Driver, several times in the first micro-batch, and again when it is replayed*.
 
-        The answers may differ (``latest``). The one that counted is kept as ``start`` in the first end offset.
+        With ``latest``, each call may return other offsets. The first end offset records the answer that counts as ``start``.
         """
         start, starting = self._backlog.start(), self._options.starting
         if self._alignment is not None and isinstance(starting, OffsetBound) and starting.at == "latest":
             newest = self._alignment.newest(self._backlog.admin(), start.ids, start.topics)
-            if newest is not None:  # the latest end of whole checkpoints
+            if newest is not None:  # begin at the newest complete cut, not at the end of the topics
                 ends, cut = newest
                 begin = {partition: ends.get(partition, 0) for partition in start.topics}
                 start = replace(start, topics=begin, start=begin, cut=cut)
@@ -107,8 +107,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that Spark passes to `latestOffset`. *Driver, once per micro-batch*.
 
-        It can't express both limits at once, nor a delay: any but ReadAllAvailable stands for all limits in the options.
-        ReadAllAvailable is left to ``trigger(once=True)``, for which Spark overrules the source's own limit.
+        A ReadLimit can't express a minimum and a maximum together, nor a delay. So any limit except ReadAllAvailable stands for
+        all limits in the options. For ``trigger(once=True)``, Spark ignores this answer and passes ReadAllAvailable.
         """
         limits = self._options.limits
         if limits.most is not None:
@@ -116,24 +116,24 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return ReadMinRows(limits.least) if limits.least is not None else ReadMaxRows(EVERYTHING)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where this run ends. *Driver, once, before its first micro-batch*."""
+        """Set the offsets at which this run ends. *Driver, once, before its first micro-batch*."""
         self._backlog.fix_target()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Pick a micro-batch's end, and put a barrier there if one is due. *Driver, once per trigger*.
 
-        Ends that a rewind has planned come first, unchanged: no limit and no schedule applies to them.
+        If a rewind has planned ends, return them first, unchanged: no limit and no schedule applies to them.
         """
         faults.reach("source.latest")
         before = SourceOffset.from_json(start)
         now = int(self._clock.now() * 1000)
-        # Spark asks when the micro-batch before is committed, so the checkpoint of its barrier is completed.
+        # Spark asks after it has committed the micro-batch before, so the checkpoint of that barrier is completed.
         if before.barrier is not None and (self._completed is None or self._completed[0] != before.barrier):
             self._completed = (before.barrier, now)
         if before.planned:
             end = before.next_planned()
             self._backlog.check_planned(before, end)
-            self._end = None  # a replay: `partitions` checks whether all of it is left
+            self._end = None  # a replay: `partitions` checks whether all of its rows still exist
             return end.to_json()
         picked = self._pick(before, limit, now)
         if picked is None:
@@ -164,31 +164,31 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return replace(end, reordered=options.splitting.is_set)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends that the brokers had at the last `latestOffset`, for Spark's progress. *Driver, once per trigger*."""
+        """Return the partitions' ends at the last `latestOffset`, for Spark's progress. *Driver, once per trigger*."""
         seen = self._backlog.seen
         return None if seen is None else positions_to_json(seen)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return one task per partition with rows to read, or several. *Driver, once per micro-batch, and when replayed*.
+        """Return one or more tasks per partition with rows to read. *Driver, once per micro-batch, and when replayed*.
 
-        The range begins at the recorded start of `end`: on a replay of the first micro-batch, `start` is a new answer of
-        `initialOffset`, which may lie after rows that were never read.
+        The ranges begin at the start that `end` has recorded, not at `start`. On a replay of the first micro-batch, `start` is
+        a new answer of `initialOffset`, which may lie after rows that were never read.
         """
         before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
-        if before.same_end(after):  # a planned no-data micro-batch repeats the end before it, and its start
+        if before.same_end(after):  # a planned micro-batch without data has the same end and start as the one before it
             return []
         if before.barrier is not None:
             check_joint(before.topics, after)
-        # The recorded ranges, whatever is left of them: a replay has the same tasks.
+        # The recorded ranges, even if some of their rows no longer exist, so that a replay has the same tasks.
         ranges = self._options.splitting.split(ranges_between(after.start, after.topics))
         if end != self._end:
             ranges = self._backlog.left_of(after, ranges)
         return [KafkaInputPartition(wanted, after.ids.get(wanted.partition.topic)) for wanted in ranges]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the group's offsets, for monitoring only. *Driver, when Spark has done with a micro-batch; may lag*.
+        """Commit the group's offsets, for monitoring only. *Driver, when Spark has finished a micro-batch, or later*.
 
-        Never used to recover. Errors are logged: nothing of the query depends on it.
+        No recovery uses these offsets, so an error is only logged.
         """
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
@@ -202,17 +202,17 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 return
             request = [ConsumerGroupTopicPartitions(group, positions)]
             for answer in self._backlog.admin().alter_consumer_group_offsets(request).values():
-                # The next micro-batch does not wait for it.
+                # The next micro-batch does not wait for the answer.
                 answer.add_done_callback(partial(_log_problem, group))
         except (KafkaException, TwoPhaseCommitError, ValueError) as problem:
             _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)
 
     def _owns_group(self, group: str, positions: Sequence[Any]) -> bool:
-        """Return whether no other application had committed offsets of these partitions before the first commit of this run."""
+        """Return whether the group is ours: before this run, no other application committed these partitions' offsets."""
         if self._own_group is None:
             from confluent_kafka import ConsumerGroupTopicPartitions
 
-            # For all of the group's: a list of partitions crashes confluent-kafka 2.16.
+            # Ask for all offsets of the group: with a list of partitions, confluent-kafka 2.16 crashes.
             answer = self._backlog.admin().list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
             ours = {(at.topic, at.partition) for at in positions}
             others = [
@@ -233,7 +233,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return self._own_group
 
     def stop(self) -> None:
-        """Drop the client. *Driver, when the query ends; not always*."""
+        """Drop the client. *Driver, when the query ends; Spark does not always call it*."""
         self._backlog.drop_client()
         if self._alignment is not None:
             self._alignment.close()
@@ -241,7 +241,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a range's rows. *Executor, once per task*."""
+        """Yield the range's rows. *Executor, once per task*."""
         wanted = cast("KafkaInputPartition", partition)
         return read_range(self._options, wanted.range, wanted.topic_id)
 

@@ -13,21 +13,21 @@ from transactional.errors import OptionError
 __all__ = ["Subscription", "wrong_partitions"]
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics of the brokers themselves."""
+"""Kafka's own topics, which a pattern never matches."""
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """A choice of topics; one of the three is set.
+    """The choice of topics or partitions. Exactly one parameter is set.
 
     Parameters
     ----------
     topics : tuple[str, ...]
-        From ``subscribe``.
+        The option ``subscribe``.
     pattern : str, optional
-        From ``subscribePattern``, as Python's regular expression; it matches whole names.
+        The option ``subscribePattern``, as a Python regular expression that has to match whole names.
     assigned : tuple[Partition, ...]
-        From ``assign``.
+        The option ``assign``.
     """
 
     topics: tuple[str, ...] = ()
@@ -36,19 +36,19 @@ class Subscription:
 
     @property
     def option(self) -> str:
-        """The option's name, for messages."""
+        """The name of the option that is set, for messages."""
         return "assign" if self.assigned else "subscribe" if self.pattern is None else "subscribePattern"
 
     def words(self) -> list[str]:
-        """Return the option's values, always in the same order."""
+        """Return the values of the option that is set, always in the same order."""
         return [*self.topics, *([] if self.pattern is None else [self.pattern]), *map(str, self.assigned)]
 
     def names(self) -> list[str]:
-        """Return the topics that must exist, in order; none for a pattern."""
+        """Return the topics that must exist, sorted; empty for a pattern."""
         return sorted({*self.topics, *(partition.topic for partition in self.assigned)})
 
     def means(self, topic: str) -> bool:
-        """Return whether partitions of this topic are to be read, if it exists."""
+        """Return whether this topic is read if it exists."""
         return self.matches(topic) if self.pattern is not None else topic in self.names()
 
     def matches(self, topic: str) -> bool:
@@ -59,13 +59,11 @@ class Subscription:
         """Refuse assigned partitions that do not exist."""
         strange = sorted(set(self.assigned) - set(partitions))
         if strange:
-            raise wrong_partitions(
-                "assign", listed(strange), "partitions that the brokers know, counted from 0", strange
-            )
+            raise wrong_partitions("assign", listed(strange), "existing partitions, whose numbers begin at 0", strange)
 
 
 def wrong_partitions(option: str, value: str, expectation: str, partitions: Sequence[Partition]) -> OptionError:
-    """Return the error of an option that is wrong about some partitions."""
+    """Return the error for an option whose value is wrong for some partitions."""
     return OptionError(
         "INVALID_OPTION",
         owner="barrier-kafka",

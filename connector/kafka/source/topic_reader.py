@@ -1,4 +1,4 @@
-"""Questions of a source to the brokers: which partitions exist, and where they begin and end. *Driver*."""
+"""Asks the brokers which partitions a source has, and at which offsets these begin and end. *Driver*."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ __all__ = ["Retries", "TopicReader"]
 T = TypeVar("T")
 
 REQUEST_SECONDS: Final = 15.0
-"""Limit of one answer; a healthy broker needs milliseconds."""
+"""Maximum time to wait for one answer; a healthy broker needs milliseconds."""
 
 PATIENCE_SECONDS: Final = 15.0
-"""Limit of one try; with Spark's three retries a minute, in which a broker restarts, or a partition changes its leader."""
+"""Maximum time of one try. With Spark's three retries, a minute: enough for a broker's restart or a partition's new leader."""
 
 PAUSE_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How often the brokers are asked again, and how soon.
+    """How often a request to the brokers is repeated, and after which pause.
 
     Parameters
     ----------
     number : int
-        ``fetchOffset.numRetries``, without the first try.
+        ``fetchOffset.numRetries``: the number of tries after the first one.
     pause_seconds : float
-        ``fetchOffset.retryIntervalMs``.
+        ``fetchOffset.retryIntervalMs``, in seconds.
     """
 
     number: int = 3
@@ -51,7 +51,7 @@ class Retries:
 
 
 class TopicReader:
-    """Asks the brokers about partitions and offsets, again if an answer is late.
+    """Asks the brokers about partitions and offsets; repeats a request that fails or gets no answer in time.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class TopicReader:
     retries : Retries, optional
         Spark's defaults by default.
     patience : float
-        Limit of one try, in seconds: errors that pass by themselves are waited for.
+        Maximum seconds of one try. During a try, the request is repeated after errors that may pass by themselves.
     clock : Clock, optional
     """
 
@@ -79,10 +79,10 @@ class TopicReader:
         self._clock = clock or SystemClock()
         self._option = "subscribe"
         self.ids: dict[str, str] = {}
-        """The topics' ids, as `partitions` saw them last."""
+        """Topic → its id, from the last call of `partitions`."""
 
     def partitions(self, subscription: Subscription, may_miss: Collection[str] = ()) -> list[Partition]:
-        """Return all partitions that exist now, in order."""
+        """Return all partitions of a subscription that exist now, sorted. Topics in `may_miss` need not exist."""
         from confluent_kafka import KafkaException, TopicCollection
 
         self._option = subscription.option
@@ -102,7 +102,7 @@ class TopicReader:
                 try:
                     description = answers[topic].result()
                 except KafkaException as problem:
-                    # One of a pattern was deleted since it was listed.
+                    # A topic that matches a pattern may have been deleted after it was listed.
                     may = subscription.pattern is not None or topic in may_miss
                     if may and problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                         continue
@@ -114,15 +114,19 @@ class TopicReader:
         return self._patiently(ask, "the partitions", subscription.words())
 
     def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Return the offset of the first row that is left, per partition."""
+        """Return the offset of the first row that still exists, per partition."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `earliest`; ask again, after a pause, for partitions whose first row lies after the wanted one."""
+        """Return `earliest`. If a partition's first row lies after the wanted offset, pause and ask for it once more."""
         return self._surely(self.earliest, partitions, lambda p, offset: offset > wanted.get(p, 0), min)
 
     def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
-        """Return where reading ends, per partition: the last stable offset under read_committed, else the high watermark."""
+        """Return the offset at which reading ends, per partition.
+
+        It is the last stable offset under read_committed, else the high watermark. If it lies before the offset in `known`, ask
+        again for the high watermark, and return the offset in `known` if the watermark has reached it.
+        """
         known = known or {}
         offsets = self._offsets(dict.fromkeys(partitions, LATEST))
         for again in range(max(1, self._retries.number) + 1):  # at least two answers, a pause apart
@@ -135,7 +139,7 @@ class TopicReader:
         return offsets
 
     def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `latest`; ask again, after a pause, for partitions that end before the offset that is wanted of each."""
+        """Return `latest`. If a partition ends before the wanted offset, pause and ask for it once more."""
         return self._surely(self.latest, partitions, lambda p, offset: offset < wanted[p], max)
 
     def _surely(
@@ -153,12 +157,12 @@ class TopicReader:
         return offsets
 
     def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Return the first row that is not older than a time (milliseconds since 1970), per partition; None without one."""
+        """Return the offset of the first row at or after a time (milliseconds since 1970), per partition; else None."""
         offsets = self._offsets(times)
         return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
     def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
-        """Return the offsets of a bound, for each of these partitions."""
+        """Return the offset of a bound in each of these partitions. If `strict`, refuse offsets that do not exist."""
         if isinstance(bound, TimeBound):
             return self._resolve_times(bound, partitions)
         if bound.at == "earliest":
@@ -170,7 +174,7 @@ class TopicReader:
         latest = self.latest([partition for partition, offset in wanted.items() if offset == LATEST])
         named = {partition: offset for partition, offset in wanted.items() if offset >= 0}
         if strict and named:
-            # Up to the high watermark: an old query may have read beyond an open transaction.
+            # Allow offsets up to the high watermark: an old query may have read past an open transaction.
             check_reach(bound, named, self.earliest([*named]), self._high([*named]))
         return {**wanted, **earliest, **latest}
 
@@ -196,7 +200,7 @@ class TopicReader:
         return self._offsets(dict.fromkeys(partitions, LATEST), committed=False)
 
     def _offsets(self, wanted: Mapping[Partition, int], committed: bool | None = None) -> dict[Partition, int]:
-        """Return the offset of each: of `EARLIEST`, of `LATEST`, or of the first row that is not older than a time."""
+        """Return one offset per partition: the one at `EARLIEST`, at `LATEST`, or of the first row at or after a time."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
@@ -228,7 +232,7 @@ class TopicReader:
         return {partition: offsets[partition] for partition in wanted}
 
     def _check_same(self, partitions: Sequence[Partition]) -> None:
-        """Raise if these are not the partitions any more that `partitions` saw: no waiting brings them back."""
+        """Raise if a topic of these partitions has changed since the last call of `partitions`: waiting would not help."""
         from confluent_kafka import KafkaException, TopicCollection
 
         wanted = sorted({partition.topic for partition in partitions} & set(self.ids))
@@ -270,12 +274,12 @@ class TopicReader:
             raise self._error(problem, what, topics) from None
 
     def _ask_for_leaders(self, problem: BaseException | None) -> None:
-        """Refresh the leaders: the client keeps those that it knows for minutes, even one that has lost the role."""
+        """Make the client ask again which brokers are leaders: it remembers an old leader for minutes."""
         from confluent_kafka import KafkaException
 
         if isinstance(problem, KafkaException) and problem.args[0].name() in _OF_A_LEADER:
             with suppress(KafkaException):
-                self._admin.list_topics(timeout=1.0)  # of all topics: to ask for one could create it
+                self._admin.list_topics(timeout=1.0)  # for all topics: a request for one topic could create it
 
     def _error(self, problem: Any, what: str, topics: Sequence[str]) -> TwoPhaseCommitError:
         error = problem.args[0]
@@ -295,29 +299,32 @@ _OF_A_LEADER: Final = frozenset(
     {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"}
     | {"_NOENT", "_UNKNOWN_PARTITION"}
 )
-"""Errors of who asks a leader that is none any more. Two are the client's own: `_NOENT` if it knows no leader of any partition,
-`_UNKNOWN_PARTITION` if what it knows of the topic is older than the partition."""
+"""Errors of a request to a broker that is no longer a partition's leader.
+
+Two come from the client itself: `_NOENT` if it knows no leader of any partition, and `_UNKNOWN_PARTITION` if its metadata of
+the topic is older than the partition.
+"""
 
 _OF_A_TOPIC: Final = frozenset(
     {"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "_NOENT", "_UNKNOWN_PARTITION"}
 )
-"""Errors that may mean that a topic is deleted, or created again with fewer partitions."""
+"""Errors that may mean that a topic was deleted, or was created again with fewer partitions."""
 
 _PASSING: Final = frozenset(
-    # of the client itself, until the brokers are back
+    # from the client itself, until the brokers are back
     {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE", "_FAIL", "_INTR"}
     | {"_UNKNOWN_BROKER", "_DESTROY_BROKER"}
-    # of a broker, while partitions are created or moved
+    # from a broker, while partitions are created or moved
     | _OF_A_LEADER
     | {"REPLICA_NOT_AVAILABLE", "BROKER_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"}
     | {"REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED", "UNKNOWN_TOPIC_ID"}
-    # of a broker, without a reason
+    # from a broker, without a reason
     | {"UNKNOWN"}
 )
-"""Errors that pass by themselves; the client marks only those of a transactional producer as retriable.
+"""Errors that may pass by themselves. The client marks only errors of a transactional producer as retriable.
 
-UNKNOWN_TOPIC_OR_PART is not among them: some brokers do not know a new topic for a moment, but to wait a minute for a wrong
-name is worse.
+UNKNOWN_TOPIC_OR_PART is not among them. Some brokers do not know a new topic for a moment, but waiting a minute for a wrong
+name would be worse.
 """
 
 

@@ -171,9 +171,9 @@ def test_what_is_wrong_with_a_record_is_said_and_the_others_are_decoded(server: 
         b"\1" + good[1:]: "begins with byte 1, not 0",
         b"{ not avro }": "begins with byte 123, not 0",
         struct.pack(">bI", 0, 9999) + b"x": "does not know its schema id 9999",
-        struct.pack(">bI", 0, json_id) + b"{}": f"schema id {json_id} is of type JSON",
-        good[:-1]: f"not Avro of schema id {number}",
-        good + b"!": f"1 bytes are left after a record of schema id {number}",
+        struct.pack(">bI", 0, json_id) + b"{}": f"its schema (schema id {json_id}) is of type JSON",
+        good[:-1]: f"not Avro with schema id {number}",
+        good + b"!": f"1 bytes are left after a record with schema id {number}",
         encoded(other, {"type": "string"}, "x"): "SchemaResolutionError",
     }
     found = decoded(decoder(server, "bad-value"), good, *payloads, good)
@@ -193,10 +193,10 @@ def test_a_failure_names_the_record_where_its_position_is_given(server: Registry
     position = [pa.array(["flights"] * 2), pa.array([3, 3], pa.int32()), pa.array([16, 17])]
     with pytest.raises(
         StoreError,
-        match=r"\[BAD_RECORD\] A record can't be read: the record of flights-3 at offset 17: it is not Avro of schema",
+        match=r"\[BAD_RECORD\] A record can't be read: the record of flights-3 at offset 17: it is not Avro with schema",
     ):
         made(payloads, *position)
-    with pytest.raises(StoreError, match="a record \\(position= would name it\\)"):
+    with pytest.raises(StoreError, match="a record \\(set position= to see which one\\)"):
         made(payloads, *NOWHERE)
 
 
@@ -233,7 +233,10 @@ def test_references_to_other_subjects_are_followed(server: RegistryServer) -> No
     ("schema", "told"),
     [
         (["string", "int"], "the schema is a union of int, string"),
-        ({"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}, "R contains itself"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]},
+            "R, which contains itself",
+        ),
         ({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}, "a decimal of 50 digits"),
         ({"type": "record", "name": "R", "fields": [{"name": "x", "type": "Unknown"}]}, "UnknownType"),
     ],
@@ -368,13 +371,13 @@ def test_a_json_schema_becomes_columns() -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ({"type": "array", "items": {"type": "string"}}, "columns are made of an object's properties"),
+        ({"type": "array", "items": {"type": "string"}}, "of the type array<string>, not an object with properties"),
         ({"properties": {"x": {}}}, "the schema.x is of any type"),
-        ({"properties": {"x": True}}, "the schema.x is anything"),
+        ({"properties": {"x": True}}, "the schema.x is a schema that allows any value"),
         ({"properties": {"x": {"type": ["string", "integer"]}}}, "one of the types string, integer"),
         ({"properties": {"x": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}}, "one of several schemas"),
         ({"properties": {"x": {"$ref": "#"}}}, "which contains itself"),
-        ({"properties": {"x": {"$ref": "#/$defs/y"}}}, "a reference to #/$defs/y, which is not there"),
+        ({"properties": {"x": {"$ref": "#/$defs/y"}}}, "a reference to #/$defs/y, which does not exist"),
         ({"properties": {"x": {"$ref": "other.json"}}}, "does not name among its references"),
         ({"type": "object"}, "an object without named properties"),
     ],

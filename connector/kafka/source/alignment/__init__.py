@@ -1,1 +1,1 @@
-"""How a query follows the barriers of others."""
+"""A query that follows the barriers of other queries (``alignOn``)."""

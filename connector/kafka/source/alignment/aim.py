@@ -1,4 +1,4 @@
-"""Where a micro-batch of a query that follows other queries' barriers may end, and what its end then contains. Pure."""
+"""Limits where a micro-batch may end if its query follows other queries' barriers, and finds the cut at its end. Pure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Mode = Literal["exactly-once", "at-least-once", "unaligned"]
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """Whose barriers a query follows.
+    """The barriers that a query follows, and how it follows them.
 
     Parameters
     ----------
     topics : tuple[str, ...]
-        Barrier topics, from ``alignOn``.
+        The barrier topics in ``alignOn``.
     mode : Mode
-        From ``alignment``.
+        The option ``alignment``.
     timeout_ms : int
-        From ``alignedTimeout``.
+        The option ``alignedTimeout``, in milliseconds.
     """
 
     topics: tuple[str, ...]
@@ -45,13 +45,13 @@ class Aim:
     Parameters
     ----------
     ends : Positions
-        It reads no further.
+        The latest ends that the micro-batch may have.
     cut_at : Callable[[Positions], Cut]
-        What is complete at an end.
+        Returns the cut that is complete at the end that was picked.
     closes_at_cuts : bool
-        Whether a barrier may stand only where a cut is exact.
+        Whether the micro-batch may carry a barrier only if its cut is exact.
     is_last : bool
-        Whether a run that ends by itself ends there.
+        Whether the run ends at `ends`, if it is a run that ends by itself.
     """
 
     ends: Positions
@@ -61,12 +61,15 @@ class Aim:
 
 
 def tracked(outlook: Outlook) -> Aim:
-    """``alignment=at-least-once``: nothing is held back; a barrier is complete when all channels have passed it."""
+    """Return the aim for ``alignment=at-least-once``: read all visible rows.
+
+    A barrier is complete when the query has passed its mark in every channel.
+    """
     return Aim(outlook.visible, lambda end: replace(outlook.complete(end), taken={}, late={}))
 
 
 def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
-    """``alignment=exactly-once``: read towards the next cut, and never past it."""
+    """Return the aim for ``alignment=exactly-once``: read to the next cut (if `at_once`, to the newest), and never past it."""
     cut = outlook.newest() if at_once else resume(outlook) if outlook.cut.toward else choose(outlook)
     if cut is None:
         return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}), closes_at_cuts=True)
@@ -86,9 +89,10 @@ def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
 
 
 def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
-    """``alignment=unaligned``: the checkpoint of a barrier is taken when its first mark has come, or `timeout_ms` later.
+    """Return the aim for ``alignment=unaligned``: take a barrier's checkpoint at its first mark, or `timeout_ms` later.
 
-    What lies between the position and the marks of other channels is recorded (`Cut.late`).
+    The channels in which the query has not reached the barrier's mark by then are recorded (`Cut.late`). If `restored`, the
+    query first reads the rows that an earlier run has recorded as late.
     """
     if restored and (late := late_targets(outlook)):
         return Aim(_capped(outlook, {**outlook.begin, **late}), lambda end: _overtaken(outlook, end, outlook.cut.taken))
@@ -117,14 +121,14 @@ def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
 
 
 def late_targets(outlook: Outlook) -> dict[Partition, int]:
-    """Return the ends of what a checkpoint calls late, as far as it is known, and not read."""
+    """Return the ends of the late rows that the current cut records, if known; empty if all these rows are read."""
     marks = {name: mark for name, mark in _marks_of(outlook, outlook.cut.taken).items() if name in outlook.cut.late}
     ends = _ends(outlook, marks)
     return ends if any(end > outlook.begin.get(partition, 0) for partition, end in ends.items()) else {}
 
 
 def _fresh(outlook: Outlook) -> list[Followed]:
-    """Return the first mark of each channel for whose barrier no checkpoint was taken yet."""
+    """Return, for each channel, the first mark whose barrier has no checkpoint yet."""
     found = []
     for marks in outlook.ahead.values():
         mark = next((mark for mark in marks if _is_beyond(mark.lineage, outlook.cut.taken)), None)
@@ -134,7 +138,7 @@ def _fresh(outlook: Outlook) -> list[Followed]:
 
 
 def _together(one: Lineage, other: Lineage) -> Lineage:
-    """Return the newer barrier of each origin."""
+    """Return the newer barrier of each origin in two lineages."""
     return {origin: max(one.get(origin, 0), other.get(origin, 0)) for origin in {**one, **other}}
 
 
@@ -144,7 +148,10 @@ def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
-    """Return the mark of a barrier in each channel that it has not passed yet; None if it has not come."""
+    """Return the mark that contains the barriers in `taken`, by barrier topic; None if it has not arrived.
+
+    Channels in which the query has passed this mark are left out.
+    """
     found: dict[str, Followed | None] = {}
     for name, marks in outlook.ahead.items():
         at = outlook.channels[name].at
@@ -162,7 +169,7 @@ def _contains(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partition, int]:
-    """Return where the marks are that are known, none before the position."""
+    """Return the partitions' ends at the marks that have arrived; no end lies before the position."""
     found: dict[Partition, int] = {}
     for name, mark in marks.items():
         if mark is not None:
@@ -171,7 +178,7 @@ def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partit
 
 
 def _overtaken(outlook: Outlook, end: Positions, taken: Lineage) -> Cut:
-    """Return the cut at an end at which a barrier's checkpoint is taken whose marks are not all reached."""
+    """Return the cut at `end`, with these taken barriers. Channels whose mark lies after `end` are recorded as late."""
     marks = _marks_of(outlook, taken) if taken else {}
     late = {
         name: None if mark is None else mark.checkpoint.checkpoint
@@ -186,5 +193,5 @@ def _is_reached(targets: Positions, end: Positions) -> bool:
 
 
 def _capped(outlook: Outlook, targets: Positions) -> Positions:
-    """Return the visible ends, none behind a target; a partition that no mark has is not read."""
+    """Return the visible ends, but no end after its target. A partition without a target stays at the position."""
     return {p: min(offset, targets.get(p, outlook.begin.get(p, 0))) for p, offset in outlook.visible.items()}

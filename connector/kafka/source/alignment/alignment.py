@@ -1,4 +1,4 @@
-"""Follows the barriers of other queries: reads their marks, and says where a micro-batch may end. *Driver's source process*."""
+"""Reads the marks of the queries that a query follows, and decides where a micro-batch may end. *Driver's source process*."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["Alignment"]
 
 AT_ONCE: Final = 1000
-"""Records that are read before it is looked whether they are enough."""
+"""Maximum number of records that one call reads from a barrier topic."""
 
 MOST_BYTES: Final = 16 << 20
-"""Of marks ahead that are kept, unless they hold no cut: those of thousands of partitions are large."""
+"""Maximum bytes of marks ahead in memory; more if these contain no cut. Marks of thousands of partitions are large."""
 
 MOST: Final = 20_000
-"""Marks ahead that are kept, unless they hold no cut."""
+"""Maximum number of marks ahead in memory; more if these contain no cut."""
 
 TAIL: Final = 64
-"""Offsets before the end of a barrier topic in which a new query looks for the newest cut first."""
+"""A new query first searches for the newest cut in this many offsets at the end of each barrier topic."""
 
 WARN_MS: Final = 60_000
-"""From one warning about marks that wait for others to the next."""
+"""Minimum milliseconds between two warnings that the marks do not agree."""
 
 LOG_NAME: Final = "connector.kafka.alignment"
 
@@ -50,7 +50,7 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """The channels of one query. What it has read may be lost: the offsets hold where the query stands.
+    """The channels that one query follows. The marks in memory may be lost, because the query's offsets record its position.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Alignment:
     # -- before the first row ---------------------------------------------------------------------------------------
 
     def check(self, admin: AdminClient, ids: Mapping[str, str]) -> None:
-        """Check the barrier topics, and that their newest marks are of the topics that are read. *At* ``load()``."""
+        """Check the barrier topics, and that their newest marks belong to the topics to read. *At* ``load()``."""
         try:
             self._read_tails(self._reader(admin), TAIL)
             self._is_covered(ids)
@@ -102,7 +102,7 @@ class Alignment:
     def newest(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return the ends of the newest cut that is there, and the cut; None if there is none."""
+        """Return the newest cut within the positions `within`: its ends, and the cut. Return None if there is none."""
         topics, length = self._reader(admin), TAIL
         try:
             while True:
@@ -121,7 +121,7 @@ class Alignment:
             self.close()
 
     def _read_tails(self, topics: TopicReader, length: int) -> bool:
-        """Read the last marks of each barrier topic; return whether that was all of them."""
+        """Read the last `length` offsets of each barrier topic. Return whether the topics have no more offsets."""
         self.close()
         first = self._begins(topics)
         for name in self._align.topics:
@@ -134,7 +134,8 @@ class Alignment:
     def aim(self, available: Available, admin: AdminClient, limit: int | None, *, ends: bool, at_once: bool) -> Aim:
         """Return where the next micro-batch may end. *Once per trigger, when it is known what is visible*.
 
-        In this order: a row behind a mark is visible only after the mark, if one query writes both.
+        The marks are read after `available` was computed. If one query writes both, a row after a mark becomes visible only
+        after the mark. So no mark before a visible row is missing.
         """
         before, mode = available.before, self._align.mode
         if ends and self._final is None and mode == "exactly-once":
@@ -142,10 +143,10 @@ class Alignment:
             self._final = {} if found is None else {name: at.checkpoint for name, at in found[1].marks.items()}
         cut = before.cut or Cut()
         marks = {name: mark for name, mark in cut.marks.items() if name in self._align.topics}
-        # A channel that was added has not come to a barrier yet: nothing is exact before it has.
+        # A channel that was added to alignOn has no mark yet. Until it has one, no cut is exact.
         cut = replace(cut, marks=marks, exact=cut.exact and marks.keys() == {*self._align.topics})
         begin = {**available.first, **before.topics}
-        self._now = int(self._clock.now() * 1000)  # also when the marks are seen that are read now
+        self._now = int(self._clock.now() * 1000)  # also the time at which the marks count as seen that are read below
         self._follow(self._reader(admin), cut, begin)
         outlook = self._read_enough(
             lambda: Outlook(self._channels, cut, begin, available.ends, self._now, limit, self._final),
@@ -164,7 +165,7 @@ class Alignment:
         return aim
 
     def _follow(self, topics: TopicReader, cut: Cut, begin: Positions) -> None:
-        """Have a channel, and a reader, for each barrier topic, at the mark where the query stands."""
+        """Make sure that each barrier topic has a channel and a reader, which begin at the query's current mark."""
         kept = {
             name
             for name, channel in self._channels.items()
@@ -187,7 +188,7 @@ class Alignment:
         reader.begin(offset)
 
     def _read_enough(self, look: Callable[[], Outlook], *, everything: bool) -> Outlook:
-        """Read on until the marks that are kept hold a cut, or all are read."""
+        """Read more marks until those in memory contain a cut, or until all are read. Return an `Outlook` on them."""
         while True:
             for name in sorted(self._unread):
                 channel = self._channels[name]
@@ -215,7 +216,7 @@ class Alignment:
         return TopicReader(admin, self._options.config, self._options.retries, clock=self._clock)
 
     def _begins(self, topics: TopicReader) -> dict[str, int]:
-        """Check the barrier topics, look where they end, and return where they begin."""
+        """Check the barrier topics, remember where they end, and return where they begin."""
         try:
             there = topics.partitions(Subscription(topics=self._align.topics))
         except UnknownTopicError:
@@ -240,7 +241,7 @@ class Alignment:
             self._check_end(channel)
 
     def _check_end(self, channel: Channel) -> None:
-        """Check that a barrier topic is not shorter than what was read of it."""
+        """Check that a barrier topic does not end before the newest mark that was read from it."""
         name, newest = channel.topic, channel.newest
         if newest is not None and self._ends[name] <= newest.offset:
             reason = (
@@ -250,7 +251,7 @@ class Alignment:
             raise disagree(name, reason)
 
     def _is_covered(self, ids: Mapping[str, str]) -> bool:
-        """Check that each topic that is read is one channel's; return whether each channel has a mark."""
+        """Check that each topic to read belongs to exactly one channel. Return whether every channel has a mark."""
         owners: dict[str, str] = {}
         for name, channel in sorted(self._channels.items()):
             for topic, identity in channel.ids.items():
@@ -269,11 +270,11 @@ class Alignment:
         uncovered = sorted(ids.keys() - owners.keys())
         if uncovered and not silent:
             topics = ", ".join(sorted(self._channels))
-            raise disagree(topics, f"no mark is for the topic {', '.join(uncovered)}, which this query reads")
+            raise disagree(topics, f"no mark names the topic {', '.join(uncovered)}, which this query reads")
         return not silent
 
     def _warn(self, aim: Aim, outlook: Outlook) -> None:
-        """Log now and then why rows that are there are not read."""
+        """If there are rows to read but none may be read, log the reason, at most once per `WARN_MS`."""
         if aim.ends != outlook.begin or all(offset <= outlook.begin.get(p, 0) for p, offset in outlook.visible.items()):
             self._blocked_since = self._warned = None
             return
@@ -287,7 +288,7 @@ class Alignment:
 
 
 def _place(name: str, channel: Channel) -> str:
-    """Return where a channel is, in words."""
+    """Describe a channel's newest mark in words."""
     mark = channel.newest
     if mark is None:
         return f"{name} has no mark"

@@ -1,4 +1,4 @@
-"""Where a query stands among other queries' barriers: a part of its offsets."""
+"""A query's position among the barriers of other queries. The query's offsets record it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ __all__ = ["Cut", "lineage_of"]
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut that is read completely.
+    """The newest cut up to which the query has read all rows. A cut has a mark of each channel, which agree on their barriers.
 
     Parameters
     ----------
     marks : Mapping[str, Passed]
-        The mark of each channel, by barrier topic; empty before the first cut.
+        Barrier topic → the mark of its channel; empty before the first cut.
     exact : bool
-        Whether nothing behind it is read.
+        Whether the query has read no row after the cut.
     toward : Mapping[str, int]
-        The cut that is read now: a checkpoint of each channel. A new run goes on to the same one, as parts of it are read.
+        The next cut, to which the query is reading now: barrier topic → the checkpoint of its mark. A new run reads to the
+        same cut, because parts of it are read already.
     taken : Lineage
-        The newest barriers for which a checkpoint was taken, perhaps before all of their marks had come
+        The newest barriers for which a checkpoint was taken, perhaps before all of their marks had arrived
         (``alignment=unaligned``).
     late : Mapping[str, int or None]
-        Channels that such a barrier has overtaken: what lies between the position and the mark of this checkpoint belongs to
-        the barrier, too (Flink's channel state), and a new run reads it first; None if that mark had not come.
+        The channels in which the query has not reached the mark of a barrier in `taken`: barrier topic → the checkpoint of
+        that mark, or None if the mark has not arrived. The rows up to the mark also belong to the barrier (Flink's channel
+        state), and a new run reads these rows first.
     waited : Mapping[str, int]
-        How many milliseconds the marks of a channel have waited for those of others. It informs people.
+        Barrier topic → for how many milliseconds its mark waited for the marks of other channels. For people only.
     """
 
     marks: Mapping[str, Passed] = field(default_factory=dict)
@@ -42,7 +44,7 @@ class Cut:
     waited: Mapping[str, int] = field(default_factory=dict)
 
     def same_marks(self, other: Cut | None) -> bool:
-        """Return whether the same barriers are complete, and the same were taken."""
+        """Return whether two cuts have the same marks and the same taken barriers; None counts as an empty cut."""
         before = other or Cut()
         return (self.marks, self.taken) == (before.marks, before.taken)
 
@@ -73,7 +75,7 @@ class Cut:
 
 
 def lineage_of(marks: Mapping[str, Passed]) -> Lineage:
-    """Return the newest barrier of each origin in a cut, whose channels agree."""
+    """Return the newest barrier of each origin in a cut's marks, which agree on the barriers of common origins."""
     found: dict[str, int] = {}
     for passed in marks.values():
         found |= passed.lineage

@@ -1,4 +1,4 @@
-"""What a query that follows other queries' barriers sees: their marks, where it stands, and what it could read. Pure."""
+"""The situation of a query that follows other queries' barriers: their marks, its position, and the readable offsets. Pure."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["Outlook"]
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is there: channels, where the query stands in them, and what it could read.
+    """The situation before a micro-batch: the channels, the query's position in them, and the offsets that can be read.
 
     Parameters
     ----------
     channels : Mapping[str, Channel]
-        By barrier topic.
+        Barrier topic → its channel.
     cut : Cut
-        Where the query stands.
+        The query's current cut.
     begin : Positions
-        The offsets to read next.
+        The query's position: the offsets to read next.
     visible : Positions
-        Where reading could end.
+        The ends of the rows that can be read now.
     now : int
-        Milliseconds since the epoch.
+        The time, in milliseconds since the epoch.
     limit : int or None
-        Offsets that a micro-batch may have.
+        The maximum number of offsets in a micro-batch.
     final : Mapping[str, int] or None
-        Of a run that ends by itself: the last mark of each channel that it reads, by checkpoint.
+        Barrier topic → the checkpoint of the last mark to read, in a run that ends by itself; None in other runs.
     """
 
     channels: Mapping[str, Channel]
@@ -57,33 +57,33 @@ class Outlook:
 
     @property
     def at(self) -> dict[str, Lineage | None]:
-        """What each channel's current mark contains."""
+        """Barrier topic → the lineage of its channel's current mark; None before the first mark."""
         return {name: None if c.at is None else c.at.lineage for name, c in self.channels.items()}
 
     def of(self, name: str, positions: Positions) -> dict[Partition, int]:
-        """Return those of a channel's topics."""
+        """Return the positions in the topics of one channel."""
         return {
             partition: offset for partition, offset in positions.items() if partition.topic in self.channels[name].ids
         }
 
     def lineages(self, cut: Mapping[str, int]) -> list[Lineage]:
-        """Return what the marks of a cut contain."""
+        """Return the lineage of each mark in a cut. `cut` maps barrier topics to the number of marks that it passes."""
         return [self.ahead[name][passed - 1].lineage if passed else self.at[name] or {} for name, passed in cut.items()]
 
     def behind(self, name: str, ends: Positions) -> dict[Partition, int]:
-        """Return a mark's ends, none of them before the position; also of partitions that the mark does not have."""
+        """Return the later of a mark's end and the position, for each partition of the mark's channel."""
         begin = self.of(name, {**dict.fromkeys(ends, 0), **dict.fromkeys(self.visible, 0), **self.begin})
         return {partition: max(offset, ends.get(partition, 0)) for partition, offset in begin.items()}
 
     def targets(self, cut: Mapping[str, int]) -> dict[Partition, int]:
-        """Return where the channels' partitions end when this many marks are passed; none before its position."""
+        """Return each partition's end at a cut, but no end before the position. `cut` is as in `lineages`."""
         found: dict[Partition, int] = {}
         for name, passed in cut.items():
             found |= self.behind(name, self.ahead[name][passed - 1].ends if passed else {})
         return found
 
     def least(self) -> dict[str, int]:
-        """Return how many marks of each channel a cut passes at least that lies at or behind the position."""
+        """Return, by barrier topic, the smallest number of marks that a cut at or after the position passes."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
@@ -93,7 +93,7 @@ class Outlook:
         return found
 
     def has_cut(self) -> bool:
-        """Return whether the marks that are read hold a cut; the one that was read towards, if there is one."""
+        """Return whether the marks that were read contain a cut. If the query is reading to a cut, it must be this cut."""
         if self.cut.toward:
             newest = {
                 name: channel.newest.checkpoint if channel.newest else 0 for name, channel in self.channels.items()
@@ -102,13 +102,13 @@ class Outlook:
         return next_cut(self.at, self.ahead, self.least()) is not None
 
     def newest(self) -> dict[str, int] | None:
-        """Return the newest cut that lies at or behind the position, and can be read now."""
+        """Return the newest cut at or after the position whose rows can all be read now; None if there is none."""
         most = {name: marks_within(marks, self.of(name, self.visible)) for name, marks in self.ahead.items()}
         cut, least = newest_cut(self.at, self.ahead, most), self.least()
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
 
     def passing(self, cut: Mapping[str, int]) -> Cut:
-        """Return the cut that is complete when this many marks of each channel are passed."""
+        """Return the cut as a `Cut` that is complete. The argument `cut` is as in `lineages`."""
         marks = dict(self.cut.marks)
         for name, passed in cut.items():
             if passed:
@@ -116,13 +116,13 @@ class Outlook:
         return Cut(marks, exact=True, waited=self.waits(cut))
 
     def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
-        """Return how long the marks of each channel waited for the last one of a cut, in milliseconds."""
+        """Return for how many milliseconds each channel's mark waited for the last mark of a cut."""
         seen = {name: self.ahead[name][passed - 1].seen for name, passed in cut.items() if passed}
         last = max(seen.values(), default=0)
         return {name: last - at for name, at in seen.items() if last > at}
 
     def complete(self, end: Positions) -> Cut:
-        """Return the newest cut that lies within an end; exact if the end is there."""
+        """Return the newest cut that an end contains. It is exact if no row lies between the cut and the end."""
         most = {name: marks_within(marks, self.of(name, end)) for name, marks in self.ahead.items()}
         cut = newest_cut(self.at, self.ahead, most)
         if cut is None:

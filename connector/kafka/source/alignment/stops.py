@@ -1,4 +1,4 @@
-"""Which cut a query reads towards. Pure."""
+"""Chooses the cut to which a query reads next. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from connector.kafka.source.alignment.outlook import Outlook
 __all__ = ["FEW", "choose", "resume"]
 
 FEW: Final = 8
-"""As many marks ahead are passed one by one; of more, several at once."""
+"""Up to this many marks ahead, the query stops at each cut. If there are more, it passes several marks in one step."""
 
 TRIED: Final = 32
-"""Barriers at which a cut is looked for, the roundest first, before the next one is taken."""
+"""Maximum number of barriers at which to search for a cut, the roundest first, before a smaller step is tried."""
 
 
 def resume(outlook: Outlook) -> dict[str, int]:
-    """Return the cut that was read towards."""
+    """Return the cut to which the query is already reading, as the number of marks that it passes, by barrier topic."""
     new = sorted(outlook.channels.keys() - outlook.cut.toward.keys())
     if new:
         raise disagree(
             new[0],
-            "this query is on its way to a barrier without it: start it once with the former alignOn, until it is there",
+            "this query is still reading up to a barrier that was chosen without this topic. First start it with the former "
+            "alignOn, and wait until it has reached that barrier",
         )
     cut = {}
     for name, checkpoint in outlook.cut.toward.items():
         if name not in outlook.channels:
-            raise disagree(name, "this query is on its way to one of its marks, but alignOn does not name it any more")
+            raise disagree(
+                name, "this query is still reading up to a mark in this topic, which alignOn no longer names"
+            )
         at = outlook.channels[name].at
         numbers = [mark.checkpoint.checkpoint for mark in outlook.channels[name].ahead]
         if at is not None and at.checkpoint == checkpoint:
@@ -38,13 +41,14 @@ def resume(outlook: Outlook) -> dict[str, int]:
             cut[name] = numbers.index(checkpoint) + 1
         else:
             raise disagree(
-                name, f"this query is on its way to the mark of checkpoint {checkpoint}, which does not exist"
+                name,
+                f"this query is still reading up to the mark of checkpoint {checkpoint}, which is not in the topic",
             )
     return cut
 
 
 def choose(outlook: Outlook) -> dict[str, int] | None:
-    """Return the cut to read towards: the next one; of many, one of those at which others who are behind stop, too."""
+    """Return the cut to read to: the next one, or, if there are many, a later one at which other lagging queries also stop."""
     least = outlook.least()
     cut = next_cut(outlook.at, outlook.ahead, least)
     if cut is None:
@@ -61,7 +65,7 @@ def choose(outlook: Outlook) -> dict[str, int] | None:
 
 
 def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a cut at the roundest barrier among the next marks of channels that have to agree."""
+    """Return a cut at the roundest barrier in the next `window` marks, if the channels have to agree; None if there is none."""
     lineages = dict(zip(cut, outlook.lineages(cut), strict=True))
     queries = {name: channel.newest.query for name, channel in outlook.channels.items() if channel.newest is not None}
     origin = pace(lineages, queries)
@@ -84,7 +88,7 @@ def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> 
 
 
 def _each_rounded(outlook: Outlook, least: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a mark of each channel, at the roundest barrier of each, if the channels have nothing to do with each other."""
+    """Return a mark of each channel at its roundest barrier; None if channels share an origin and so have to agree."""
     found = {}
     for name, all_marks in outlook.ahead.items():
         marks = all_marks[:window]
@@ -97,7 +101,7 @@ def _each_rounded(outlook: Outlook, least: Mapping[str, int], window: int) -> di
 
 
 def _fits(outlook: Outlook, cut: Mapping[str, int]) -> bool:
-    """Return whether one micro-batch may go there."""
+    """Return whether one micro-batch can reach a cut within the limit of offsets."""
     if outlook.limit is None:
         return True
     return (

@@ -1,1 +1,1 @@
-"""From where to where the next micro-batch reads: limits, marks, losses."""
+"""Plans the offsets that the next micro-batch reads: limits, barriers, losses."""

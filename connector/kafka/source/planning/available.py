@@ -1,4 +1,4 @@
-"""Offsets that can be read now."""
+"""The offsets that a stream can read now."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ __all__ = ["Available"]
 
 @dataclass(frozen=True)
 class Available:
-    """Offsets that can be read now.
+    """The offsets that can be read now.
 
     Parameters
     ----------
     before : SourceOffset
         The end of the micro-batch before, with the positions at which reading continues.
     ends : Positions
-        Where reading could end.
+        The offsets up to which the partitions can be read.
     first : Positions
-        Where partitions begin that `before` does not have; 0 by default.
+        The first offsets of partitions that `before` does not contain; 0 if missing.
     lost : Mapping[Partition, Loss]
-        Losses that the positions of `before` skip. They are recorded in a micro-batch even if it has no rows.
+        The losses that the positions in `before` have already skipped. The next micro-batch records them, even if it has no
+        rows.
     """
 
     before: SourceOffset
@@ -34,12 +35,12 @@ class Available:
 
     @property
     def begin(self) -> dict[Partition, int]:
-        """Where the next micro-batch begins. Partitions that came while the query ran are read from their first row."""
+        """The offsets at which the next micro-batch begins. A partition that is new to the query begins at its first row."""
         known = {**self.first, **self.before.topics}
         return {partition: known.get(partition, 0) for partition in self.ends}
 
     @property
     def waiting(self) -> int:
-        """How many offsets can be read."""
+        """The number of offsets that can be read."""
         begin = {**self.first, **self.before.topics}
         return sum(offset - begin.get(partition, 0) for partition, offset in self.ends.items())

@@ -1,4 +1,4 @@
-"""A stream's backlog: the rows that the brokers have for a query now, and those that they no longer have. *Driver*."""
+"""A stream's backlog: the rows that the brokers now hold for a query, and the rows that they have lost. *Driver*."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Backlog:
     Attributes
     ----------
     target : Positions or None
-        Where this run ends (availableNow).
+        The offsets at which this run ends (availableNow); None if it does not end by itself.
     seen : Positions or None
-        Where the partitions ended when the brokers were asked last.
+        The partitions' ends when the brokers were asked last.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Backlog:
         return self._admin
 
     def drop_client(self) -> None:
-        """Drop the client; the next question creates another one, which may ask another broker."""
+        """Drop the client. The next request creates another client, which may ask another broker."""
         self._admin = None
 
     def start(self) -> SourceOffset:
@@ -92,13 +92,13 @@ class Backlog:
         )
 
     def fix_target(self) -> None:
-        """End this run at what the brokers have now."""
+        """Make this run end at the offsets that can be read now (availableNow)."""
         topics, subscription = self._topics(), self._options.subscription
-        # A topic that is gone is judged by the checkpoint, in `available`.
+        # Topics may be missing here: `available` compares them with the checkpoint.
         self.target = topics.latest(topics.partitions(subscription, subscription.names()))
 
     def available(self, before: SourceOffset) -> Available:
-        """Return what can be read; ask again if a topic was deleted or created again meanwhile."""
+        """Return the offsets that can be read now. Ask again if a topic was deleted or re-created meanwhile."""
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
         def may_pass(problem: BaseException) -> bool:
@@ -109,7 +109,7 @@ class Backlog:
             try:
                 return self._available(before)
             except StoreError:
-                self.drop_client()  # this one would ask the same broker again
+                self.drop_client()  # the same client would ask the same broker again
                 raise
 
         retries = self._options.retries
@@ -122,15 +122,15 @@ class Backlog:
         )(ask)
 
     def check_planned(self, before: SourceOffset, end: SourceOffset) -> None:
-        """Check that the topics of an end that a rewind has planned are those that were read before."""
-        if self._options.fail_on_data_loss:  # else `left_of` leaves out what is gone
+        """Check that the topics in an end planned by a rewind are the topics that the query read before."""
+        if self._options.fail_on_data_loss:  # if not, `left_of` leaves out the lost rows
             topics, standing = self._stand(before)
             _refuse_loss(standing, recreated_topics(end.ids, topics.ids), end)
 
     def left_of(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the rest of a replay's ranges: the topics may have changed since its offsets were picked."""
+        """Return a replay's ranges without lost rows: the topics may have changed since the offsets were picked."""
         wanted = sorted({part.partition for part in ranges})
-        # The recorded topics, whatever the options name now.
+        # The topics in the recorded offsets, even if the options now name other topics.
         names = tuple(sorted({partition.topic for partition in after.topics}))
         topics = self._topics()
         standing = self._surely(topics, after, Subscription(topics=names), names)
@@ -164,7 +164,7 @@ class Backlog:
         behind = [p for p, offset in standing.known.items() if latest[p] > offset]
         new = [partition for partition in standing.new if latest[partition] > 0]
         earliest = topics.surely_earliest([*behind, *standing.recreated, *new], standing.known)
-        # Rows may have expired since the ends were asked for.
+        # Rows may have expired after the brokers were asked for the ends.
         latest.update({p: max(latest[p], offset) for p, offset in earliest.items()})
         self.seen = latest
         begin, lost = resume(standing, earliest, latest)
@@ -179,7 +179,7 @@ class Backlog:
         if self.target is None:
             return Available(after, latest, first, lost)
         target = self.target
-        # A partition that was created after the target is the next run's; one that is past its target stays there.
+        # A partition created after the target is left to the next run. A position after its target does not move.
         ends = {
             partition: min(offset, max(target.get(partition, 0), begin.get(partition, 0)))
             for partition, offset in latest.items()
@@ -189,7 +189,7 @@ class Backlog:
         return Available(after, ends, first, lost)
 
     def _first_rows(self, first: Positions) -> dict[Partition, Loss]:
-        """Return the rows that partitions unknown to the checkpoint lost before they were seen."""
+        """Return the losses in partitions that are new to the query: rows removed before it first saw the partition."""
         lost = {partition: offset for partition, offset in first.items() if offset > 0}
         if lost and self._options.fail_on_data_loss:
             shown = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
@@ -203,7 +203,7 @@ class Backlog:
         return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}
 
     def _stand(self, before: SourceOffset) -> tuple[TopicReader, Standing]:
-        """Return where the query stands in the partitions that exist now; the reader has their topics' ids."""
+        """Return a topic reader, which has the topics' ids, and the query's standing in the partitions that exist now."""
         topics = self._topics()
         read_before = {partition.topic for partition in before.topics}
         return topics, self._surely(topics, before, self._options.subscription, read_before | set(before.gone))
@@ -211,7 +211,7 @@ class Backlog:
     def _surely(
         self, topics: TopicReader, at: SourceOffset, subscription: Subscription, may_miss: Collection[str]
     ) -> Standing:
-        """Return where a query stands; a loss counts only if several brokers agree, a pause apart."""
+        """Return a query's standing. A loss counts only if several brokers, asked after a pause, agree."""
 
         def ask_each(names: Sequence[str]) -> Sequence[Mapping[str, TopicView]]:
             self._clock.sleep(self._options.retries.pause_seconds)
@@ -224,14 +224,14 @@ class Backlog:
 
 
 def _refuse_loss(standing: Standing, recreated: frozenset[str], at: SourceOffset) -> None:
-    """Raise if topics are not those that were read before."""
+    """Raise if a topic that the query read before is gone or was re-created."""
     again = {p: Loss(offset, None, Reason.RECREATED) for p, offset in at.topics.items() if p.topic in recreated}
     if again or standing.lost:
         raise lost_error({**standing.lost, **again})
 
 
 def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], lost: Mapping[Partition, Loss]) -> None:
-    """Log what the replay of a micro-batch does not read, as it was removed since the planning."""
+    """Log the rows that a replay does not read because they were removed after the micro-batch was planned."""
     for whole, part in zip(ranges, left, strict=True):
         if len(part) < len(whole):
             log.warning(

@@ -1,7 +1,7 @@
-"""Rows that are gone before a query read them: the errors and warnings of a loss. *Driver*.
+"""Errors and warnings about rows that were lost before a query read them. *Driver*.
 
-`standing` finds such losses when a micro-batch is planned. If rows are removed after the planning, their task deals with it:
-`connector.kafka.source.reading.range_loss`.
+`standing` finds such losses when a micro-batch is planned. If rows are removed after the planning, the task that should read
+them handles the loss: `connector.kafka.source.reading.range_loss`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from transactional.errors import LocationError, StoreError
 __all__ = ["check_joint", "log", "lost_error", "warn"]
 
 log = logging.getLogger("connector.kafka.data_loss")
-"""Every loss is a warning of this logger, whose name users know."""
+"""Logs every loss as a warning. Users know its name."""
 
 _ORDER: Final = (Reason.RECREATED, Reason.GONE, Reason.TRUNCATED, Reason.EXPIRED)
-"""Of several reasons, the first is reported."""
+"""If losses have several reasons, the first of these is reported."""
 
 _MESSAGES: Final = {
     Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}). Either its retention is too "
@@ -38,11 +38,11 @@ _EFFECTS: Final = {
     Reason.RECREATED: "then reads the new topic from its first row",
     Reason.GONE: "then continues without them",
 }
-"""Reason → what a query with failOnDataLoss=false does."""
+"""Reason → how a query with failOnDataLoss=false continues."""
 
 
 def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
-    """Return the error of a loss, with the offsets involved."""
+    """Return the error for lost rows, with the offsets involved."""
     reason = next(kind for kind in _ORDER if any(loss.reason is kind for loss in lost.values()))
     of_it = {partition: loss for partition, loss in sorted(lost.items()) if loss.reason is reason}
     partitions = ", ".join(f"{p}: {_offsets(loss)}" for p, loss in list(of_it.items())[:SHOWN])
@@ -58,7 +58,7 @@ def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
 
 
 def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
-    """Log losses, one line per partition. *Driver*."""
+    """Log losses, one line per partition. `seen` are the partitions' last known ends. *Driver*."""
     for partition, loss in sorted(lost.items()):
         waiting = (seen or {}).get(partition, 0) - loss.position
         if loss.rows is not None:
@@ -73,7 +73,7 @@ def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
             partition,
             _offsets(loss),
             rows,
-            "The query reads nothing from it"
+            "The query no longer reads this partition"
             if loss.resumes is None
             else f"Reading continues at offset {loss.resumes}",
         )

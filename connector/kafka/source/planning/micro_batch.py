@@ -1,4 +1,4 @@
-"""The end of the next micro-batch: a limit shared among partitions, and a barrier if one is due. Pure."""
+"""Picks the end of the next micro-batch: shares a limit among partitions, and adds a barrier if one is due. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ K = TypeVar("K", bound=Hashable)
 def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, int]:
     """Share a limit among partitions by their backlogs.
 
-    Every partition with a backlog gets at least one offset while the limit lasts, so that large ones do not starve a small
-    one; the rest goes by backlog, largest remainders first. If the limit is less than the number of partitions, they take
-    turns.
+    Every partition with a backlog gets at least one offset, so that large partitions do not starve small ones. The rest of
+    the limit is shared in proportion to the backlogs, largest remainders first. If the limit is less than the number of
+    partitions, they take turns, which `turn` counts.
     """
     waiting = [key for key, rows in backlog.items() if rows > 0]
     total = sum(backlog[key] for key in waiting)
@@ -37,7 +37,7 @@ def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, in
         for index in range(limit):
             shares[waiting[(first + index) % len(waiting)]] = 1
         return shares
-    # One for each; the others by the rest of each backlog. All in integers: a float loses rows past 2**53.
+    # One offset for each partition, the rest in proportion. All in integers, because a float loses rows past 2**53.
     spare, rest = limit - len(waiting), total - len(waiting)
     remainders = []
     for position, key in enumerate(waiting):
@@ -60,7 +60,7 @@ class TriggerLimits:
     least : int or None
         ``minOffsetsPerTrigger``.
     delay_ms : int
-        ``maxTriggerDelay``.
+        ``maxTriggerDelay``, in milliseconds.
     """
 
     most: int | None = None
@@ -68,7 +68,7 @@ class TriggerLimits:
     delay_ms: int = 900_000
 
     def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
-        """Return whether the rows that wait are still too few."""
+        """Return whether to wait for more rows: fewer than `least` are waiting, and the delay since `since` is not over."""
         if self.least is None or since is None or waiting >= self.least:
             return False
         return 0 <= now - since < self.delay_ms
@@ -76,17 +76,17 @@ class TriggerLimits:
 
 @dataclass(frozen=True)
 class Timing:
-    """When a barrier is due.
+    """The times that decide whether a barrier is due.
 
     Parameters
     ----------
     schedule : Schedule
     now : int
-        Milliseconds since the epoch.
+        The time, in milliseconds since the epoch.
     completed : int or None
-        When the checkpoint of the last barrier was first seen completed, in milliseconds since the epoch.
+        When the checkpoint of the last barrier was first seen completed, in milliseconds since the epoch; None if it was not.
     ends : bool
-        Whether the query ends when all that is available is read.
+        Whether the query ends when all available rows are read.
     """
 
     schedule: Schedule
@@ -96,10 +96,10 @@ class Timing:
 
 
 def next_offset(available: Available, limit: int | None, timing: Timing, aim: Aim | None = None) -> SourceOffset | None:
-    """Return the end of the next micro-batch, or None if there is none."""
+    """Return the end of the next micro-batch, or None if there is nothing to read and no barrier is due."""
     before, schedule = available.before, timing.schedule
     begin, end = available.begin, _end(available, limit)
-    # New partitions that are not read yet have lost nothing yet.
+    # Record the loss in a new partition only when the partition is read.
     lost = {p: loss for p, loss in available.lost.items() if p in end or p not in available.first}
     rows_now = end != begin or bool(lost)
     cut = aim.cut_at(end) if aim is not None else None
@@ -115,7 +115,7 @@ def next_offset(available: Available, limit: int | None, timing: Timing, aim: Ai
     )
     if aim is not None and aim.closes_at_cuts and cut is not None:
         kind = kind if cut.exact else None
-        rows_now = rows_now or moved  # a cut without rows is passed, too: what comes next is behind it
+        rows_now = rows_now or moved  # a cut without rows also needs a micro-batch: later rows come after the cut
     if kind is None and not rows_now:
         return None
     picked = SourceOffset(
@@ -142,10 +142,10 @@ def next_offset(available: Available, limit: int | None, timing: Timing, aim: Ai
 
 
 def _end(available: Available, limit: int | None) -> dict[Partition, int]:
-    """Return where the micro-batch ends, with each partition's share of the limit."""
+    """Return the micro-batch's end: each partition's begin plus its share of the limit."""
     begin = available.begin
     shares = {wanted.partition: len(wanted) for wanted in ranges_between(begin, available.ends)}
     if limit is not None:
-        # If not all partitions can have a share, the sum of the offsets grows by the limit in each micro-batch.
+        # If the limit is too small for all partitions, each micro-batch adds exactly the limit to the sum of the offsets.
         shares = share_out(shares, limit, turn=sum(begin.values()) // limit)
     return {partition: offset + shares.get(partition, 0) for partition, offset in begin.items()}

@@ -1,4 +1,4 @@
-"""Offset ranges: each reader task reads one. Pure."""
+"""Ranges of offsets: each reader task reads one range. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["OffsetRange", "Splitting", "narrow", "ranges_between"]
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:
-    """Offsets from `start` (included) to `end` (excluded) of one partition.
+    """The offsets of one partition from `start` (included) to `end` (excluded).
 
-    Under read_committed not every offset in it is a row: aborted rows and transaction markers take offsets too.
+    Under read_committed, not every offset is a row: aborted rows and transaction markers also use up offsets.
     """
 
     partition: Partition
@@ -39,9 +39,9 @@ class Splitting:
     Parameters
     ----------
     least : int or None
-        ``minPartitions``: the minimum number of tasks, about.
+        ``minPartitions``: the approximate minimum number of tasks.
     longest : int or None
-        ``maxRecordsPerPartition``: the maximum number of offsets of one task.
+        ``maxRecordsPerPartition``: the maximum number of offsets per task.
     """
 
     least: int | None = None
@@ -49,15 +49,15 @@ class Splitting:
 
     @property
     def is_set(self) -> bool:
-        """Whether a partition may have several tasks."""
+        """Whether several tasks may read one partition."""
         return self.least is not None or self.longest is not None
 
     def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Split ranges that are too long, evenly; a partition's rows keep their order.
+        """Split ranges that are too long into even parts, and return them in order.
 
-        First by `longest`; then, if that makes fewer tasks than `least`, by share of all offsets: a small range stays
-        whole, and the others share the tasks that are left. The result depends on ranges and options alone, so that a
-        replay has the same tasks.
+        Ranges are first split by `longest`. If this makes fewer tasks than `least`, they are split again by their share of all
+        offsets: a small range stays whole, and the other ranges share the remaining tasks. The result depends only on the
+        ranges and the options, so that a replay has the same tasks.
         """
         parts = list(ranges)
         if self.longest is not None:
@@ -78,7 +78,7 @@ class Splitting:
 
 
 def _share(length: int, total: int, tasks: int) -> int:
-    """Return how many tasks a range gets by its share of all offsets; half a task is one."""
+    """Return how many tasks a range gets for its share of all offsets, rounded, but at least one."""
     return max(1, (2 * length * tasks + total) // (2 * total))
 
 
@@ -89,12 +89,12 @@ def _parts(whole: OffsetRange, number: int) -> list[OffsetRange]:
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
-    """Return the ranges between two positions, in order of topic and partition; empty ranges are left out."""
+    """Return the ranges from `start` to `end`, sorted by topic and partition, without empty ranges."""
     if set(start) != set(end):
         lonely = sorted(set(start) ^ set(end))
         raise StoreError(
             "OFFSETS_DISAGREE",
-            reason=f"start and end of a micro-batch do not name the same partitions; only one names {listed(lonely)}",
+            reason=f"start and end of a micro-batch do not name the same partitions: only one of them names {listed(lonely)}",
             partitions=[str(partition) for partition in lonely],
         )
     back = {p: Loss(start[p], end[p], Reason.TRUNCATED) for p in end if end[p] < start[p]}
@@ -106,10 +106,10 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
 def narrow(
     ranges: Sequence[OffsetRange], unreadable: Collection[Partition], earliest: Positions, latest: Positions
 ) -> list[OffsetRange]:
-    """Cut a replay's ranges to the rows that are left. Pure.
+    """Cut a replay's ranges to the rows that still exist. Pure.
 
-    Ranges of which nothing is left stay, empty: the number and the order of the tasks are those of the first time, so that
-    a task's rows are compared with those that the same task committed then.
+    If no row of a range exists, an empty range stays in its place. So the replay has the same tasks in the same order, and a
+    task's rows are compared with the rows that the same task committed before.
     """
     narrowed = []
     for whole in ranges:

@@ -1,4 +1,4 @@
-"""Where a query stands: its position in the partitions that the brokers have now. *Driver*."""
+"""A query's standing: its position in the partitions that exist now, and what it has lost. *Driver*."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Standing", "recreated_topics", "resume", "stand", "stand_surely"]
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a query stands in the partitions that exist now.
+    """A query's position in the partitions that exist now.
 
     Parameters
     ----------
     known : Positions
-        The offset to read next of partitions that the query has read before.
+        The offset to read next, in each partition that the query has read before.
     recreated : tuple[Partition, ...]
-        Partitions of topics that were deleted and created again.
+        Partitions whose topic was deleted and created again.
     new : tuple[Partition, ...]
         Partitions that the query has not seen before.
     lost : Mapping[Partition, Loss]
@@ -41,7 +41,7 @@ class Standing:
 
 
 def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[str, str]) -> Standing:
-    """Compare the last end with the partitions that exist. Pure."""
+    """Return a query's standing: compare its last end with the partitions and topic ids that exist. Pure."""
     there = frozenset(partitions)
     recreated = recreated_topics(before.ids, ids)
     known: dict[Partition, int] = {}
@@ -60,7 +60,7 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
         elif aside.identity in ("", ids[topic]):
             back = {number for number in aside.positions if Partition(topic, number) in there}
             known.update({Partition(topic, number): aside.positions[number] for number in back})
-            if back != set(aside.positions):  # another list of partitions is assigned
+            if back != set(aside.positions):  # `assign` now names only some of them
                 kept = {number: offset for number, offset in aside.positions.items() if number not in back}
                 gone[topic] = replace(aside, positions=kept)
     for partition, loss in lost.items():
@@ -81,7 +81,7 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
 def resume(
     standing: Standing, earliest: Positions, latest: Positions
 ) -> tuple[dict[Partition, int], dict[Partition, Loss]]:
-    """Return where reading continues, and the losses. Pure."""
+    """Return the offsets at which reading continues, and the losses. Pure."""
     positions, lost = dict(standing.known), dict(standing.lost)
     for partition, position in standing.known.items():
         if latest[partition] < position:
@@ -97,7 +97,7 @@ def resume(
 
 
 def recreated_topics(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
-    """Return the topics that have another id than before; a topic that does not exist now is not among them."""
+    """Return the topics whose id has changed. A topic that does not exist now is not among them."""
     return frozenset(topic for topic, identity in before.items() if now.get(topic, identity) != identity)
 
 
@@ -108,14 +108,14 @@ def stand_surely(
     may_miss: Collection[str],
     ask_each: Callable[[Sequence[str]], Sequence[Mapping[str, TopicView]]],
 ) -> Standing:
-    """Return where a query stands. A partition counts as gone or re-created only if all brokers that are asked agree.
+    """Return a query's standing. A partition counts as gone or re-created only if all brokers that are asked agree.
 
-    Any broker answers the first question, and one may be behind the others: it does not know a new partition yet, or still
-    knows the former topic. If that counted as another topic, this one would be read again from its first row.
+    The first answer comes from any broker, and its metadata may be old: it may not know a new partition yet, or may still
+    know a deleted topic. If that counted as a re-created topic, the query would read the topic again from its first row.
     """
     partitions = topics.partitions(subscription, may_miss)
     standing = stand(at, partitions, topics.ids)
-    # A topic that the options do not name any more is given up by the user, whatever the brokers have.
+    # If the options no longer name a topic, the user has dropped it, and the brokers need not be asked.
     doubtful = sorted({partition.topic for partition in standing.lost if subscription.means(partition.topic)})
     if not doubtful:
         return standing
@@ -131,7 +131,7 @@ def stand_surely(
 
 
 def _meant(topic: str, view: TopicView, subscription: Subscription) -> TopicView:
-    """Return the view without partitions that the user did not assign."""
+    """Return a broker's view of a topic without the partitions that the user did not assign."""
     if not subscription.assigned:
         return view
     return replace(view, partitions=view.partitions & {p.number for p in subscription.assigned if p.topic == topic})

@@ -1,1 +1,1 @@
-"""The rows of a range of offsets, through librdkafka in C or in Python."""
+"""Reads the rows of a range of offsets with librdkafka, through C or through Python objects."""

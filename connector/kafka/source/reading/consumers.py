@@ -1,4 +1,4 @@
-"""Consumers that tasks use again, and what they are set to. *Executor*."""
+"""Consumers that tasks reuse, and their settings. *Executor*."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ TUNED: Mapping[str, Any] = {
     # The rows of a range exist already: a fetch that finds nothing is at the end, and should return at once.
     "fetch.wait.max.ms": 10,
     "fetch.error.backoff.ms": 50,
-    # A full queue is asked again after this. With the client's own 1000 a task waits most of its time.
+    # Pause before a full queue is filled again. With the client's own default, 1000, a task waits most of its time.
     "fetch.queue.backoff.ms": 2,
-    # One task reads one partition; more than this is waste when the range ends. With 100,000 rows, and fetches of 4 MB instead
-    # of 1 as in Java, each worker held 35 MB more, and was no faster where brokers are near.
+    # One task reads one partition, and drops the rest of the queue when its range ends. With 100,000 rows, and fetches of 4 MB
+    # instead of 1 MB as in Java, each worker used 35 MB more, and was no faster if the brokers are near.
     "queued.max.messages.kbytes": 32_768,
     "queued.min.messages": 20_000,
-    # As in Java. With the client's own default, false, a row that a disk has damaged looks like any other.
+    # As in Java. With the client's own default, false, a row that a disk has damaged would be delivered.
     "check.crcs": True,
-    # Between two batches the whole query runs.
+    # Between two batches, the rest of the query runs.
     "max.poll.interval.ms": 86_400_000,
-    # An idle consumer's lost connections do no harm; a busy one's reasons are in its errors.
+    # Lost connections of an idle consumer do no harm. A busy consumer reports them in its errors.
     "log_level": 2,
 }
-"""Defaults, which the user's settings override."""
+"""Our defaults for consumers, which the user's settings override."""
 
 OURS: Mapping[str, Any] = {
     "auto.offset.reset": "error",
@@ -40,22 +40,22 @@ OURS: Mapping[str, Any] = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
 }
-"""Settings that override the user's; `SOURCE_FORBIDDEN` refuses them by name."""
+"""Settings that users can't change; `SOURCE_FORBIDDEN` refuses them by name."""
 
-# One idle consumer per worker process, and the ids of the topics that it has read. It knows addresses and rights, never a
-# query's positions. The process id is part of the key: a client does not survive a fork.
+# One idle consumer per worker process, and the ids of the topics that it has read. It knows addresses and rights, but never a
+# query's positions. The process id is part of the key, because a client does not survive a fork.
 _idle: dict[tuple[int, frozenset[tuple[str, Any]]], tuple[RangeConsumer, dict[str, str | None]]] = {}
 
 complaints: deque[str] = deque(maxlen=1)
-"""The last complaint of a client of this process: for the text of an error only."""
+"""The last error that a client in this process reported about its brokers. Used only in error texts."""
 
 
 @contextmanager
 def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None = None) -> Iterator[RangeConsumer]:
-    """Yield a consumer with these settings, the last one of this process if there is one. *Called on an executor*.
+    """Yield a consumer with these settings: the idle consumer of this process, or a new one. *Called on an executor*.
 
-    One task uses it at a time. It is dropped after an error, and if it has read another topic of this name: the
-    client remembers the leader's epoch, and waits for ever for a leader of a new topic, whose epochs begin at 0 again.
+    One task uses a consumer at a time. A consumer is dropped after an error, or if it has read another topic of this name:
+    the client remembers the epoch of a leader, and would wait forever for a leader of the new topic, whose epochs begin at 0.
     """
     settings = {**TUNED, **config.for_librdkafka(), **OURS}
     key = (os.getpid(), frozenset(settings.items()))
@@ -74,7 +74,7 @@ def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None 
 
 
 def note_complaint(error: Any) -> None:
-    """Keep what a client says of its brokers, until the next complaint."""
+    """Keep an error that a client reports about its brokers, in place of the one before."""
     complaints.append(error.str())
 
 

@@ -1,4 +1,4 @@
-"""Reading one offset range: its rows, in batches, and its true end. *Executor*."""
+"""Reads one range of offsets in batches, exactly up to its end. *Executor*."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["KafkaInputPartition", "fetch", "read_range"]
 
 STALL_SECONDS: Final = 120.0
-"""Rows of a range existed when it was planned. Spark's source waits as long for them (spark.network.timeout)."""
+"""Maximum wait for a row, which existed when its range was planned. Spark's source waits as long (spark.network.timeout)."""
 
 LOOK_SECONDS: Final = 3.0
-"""How long to wait for a row before asking for the topic, if loss is allowed: a deleted one just falls silent."""
+"""If loss is allowed, how long to wait for a row before asking whether the topic exists. A deleted topic causes no error."""
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
-"""A batch ends at whichever comes first: its rows are in memory three times (client, Python, Arrow).
+"""A batch ends at BATCH_ROWS or BATCH_BYTES: its rows are in memory three times (client, Python, Arrow).
 
-The content of one of the client's queues may come on top, because it is taken whole."""
+A batch can be larger by the content of one of the client's queues, because a queue is always taken as a whole."""
 
 FIRST_ROWS: Final = 500
-"""Rows asked for until the size of this range's rows is known."""
+"""Number of rows to ask for until the size of this range's rows is known."""
 
 WAIT_SECONDS: Final = 0.1
 
@@ -59,11 +59,11 @@ _FATAL: Final = frozenset(
 _OUT_OF_RANGE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 
 _NO_TOPIC: Final = frozenset({"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"})
-"""Errors that mean that the topic is gone, or that a broker does not know it yet; `LossTolerance` asks which."""
+"""Errors that mean that the topic is gone, or that a broker does not know it yet. `LossTolerance` finds out which."""
 
 
 class KafkaInputPartition(InputPartition):
-    """One reader task's range, and its topic's id. *Made on the driver, read on an executor*."""
+    """The range of one reader task, and the id of its topic. *Made on the driver, read on an executor*."""
 
     def __init__(self, wanted: OffsetRange, topic_id: str | None = None) -> None:
         super().__init__(wanted)
@@ -78,7 +78,7 @@ def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None =
     at = wanted.partition
     tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
     with collector_patient(), borrow_consumer(options.config, at.topic, topic_id) as consumer:
-        if topic_id is not None:  # before: Spark may take only the first rows
+        if topic_id is not None:  # also before reading: Spark may take only the first rows
             check_planned_topic(options.config, at.topic, topic_id)
         for records in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
             yield records.to_batch(at, options.columns)
@@ -95,15 +95,15 @@ def fetch(
 ) -> Iterator[Records]:
     """Yield all rows of a range, in order, in batches of up to 10,000.
 
-    The range is complete when the consumer's position reaches its end: under read_committed its last offsets may be markers
-    or aborted rows, which are never delivered, so the last row proves nothing. A row at or after the end does, or the
-    client's notice that it has reached the end of what is readable (PARTITION_EOF).
+    The range is complete when the consumer's position reaches its end. Under read_committed, the last offsets may be markers
+    or aborted rows, which are never delivered, so the last row does not show the end. The position has reached the end when a
+    row at or after the end arrives, or when the client reports that no more rows can be read now (PARTITION_EOF).
     """
     return _Reading(consumer, wanted, clock or SystemClock(), stall_seconds, tolerance).batches()
 
 
 class _Reading:
-    """One range that is being read: the next offset, and how long it may take until a row comes."""
+    """The state of reading one range: the next offset, and the time limits for the next row."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _Reading:
             yield batch[0].joined(batch[1:])
 
     def _take(self, most: int) -> list[Records]:
-        """Return the rows that have come, none of them at or after the range's end; the position is then after them."""
+        """Return the rows that have arrived, without rows at or after the range's end, and move the position after them."""
         taken: list[Records] = []
         for item in self._consumer.take(most, WAIT_SECONDS):
             if not isinstance(item, Notice):
@@ -150,13 +150,13 @@ class _Reading:
             elif item.error.name() == "_PARTITION_EOF":
                 self._position = max(self._position, item.offset)
             elif self._begins_again(item.error):
-                break  # the rows that follow are asked for again
+                break  # the consumer will deliver the following rows again
         if self._position <= self._wanted.end:
             return taken
         return [kept for kept in (item.before(self._wanted.end) for item in taken) if kept is not None]
 
     def _begins_again(self, error: Any) -> bool:
-        """Return whether an error makes the consumer begin again. One that would come again is raised."""
+        """Handle a client's error. Return whether the consumer began again; raise an error that would occur again."""
         note_complaint(error)
         if error.name() in _OUT_OF_RANGE:
             if self._position < self._wanted.end:
@@ -170,7 +170,7 @@ class _Reading:
         return False
 
     def _continue_after_refusal(self) -> None:
-        """Begin at the first row that is left, after the leader has refused the offset."""
+        """After the leader has refused the offset, begin at the first row that still exists. Raise if loss is not allowed."""
         at, position = self._wanted.partition, self._position
         holding = ask_twice(lambda: _holding(self._consumer, at), position, self._clock)
         if holding is None:
@@ -191,7 +191,7 @@ class _Reading:
         self._look = Deadline(LOOK_SECONDS, self._clock)
 
     def _check_wait(self) -> None:
-        """Check the limits when no row has come."""
+        """Check the time limits if no row has arrived."""
         if self._deadline.passed():
             if self._tolerance is not None:
                 self._tolerance.check_topic(self._wanted, self._position)
@@ -202,13 +202,13 @@ class _Reading:
 
 
 def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
-    """Raise errors that would come again; the client continues by itself after all others."""
+    """Raise an error that would occur again. After any other error, the client continues by itself."""
     name, reason = error.name(), error.str()
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")
     if name == "_BAD_COMPRESSION":
         reason += (
-            ": the batch is damaged, or it unpacks to more than the client makes room for; set "
+            ": the batch is damaged, or it is too large for the client after decompression. If it is too large, set "
             "kafka.receive.message.max.bytes (by default 100000000) to over three times the size of the batch's rows"
         )
     if error.fatal() or name in _FATAL:
@@ -232,9 +232,9 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
 
 
 def _holding(consumer: RangeConsumer, partition: Partition) -> Holding | None:
-    """Ask the partition's leader which offsets it holds; None without an answer."""
+    """Ask the partition's leader which offsets it holds. Return None if it does not answer."""
     marks = consumer.watermarks(partition)
-    # Negative if nothing is known yet.
+    # The offsets are negative if the client does not know them yet.
     return Holding(*marks) if marks is not None and min(marks) >= 0 else None
 
 

@@ -1,4 +1,4 @@
-"""Rows as librdkafka delivers them, and a consumer of its own: `records` without a Python object per row."""
+"""Rows as librdkafka delivers them, and a consumer for them: implements `records` without a Python object per row."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ __all__ = ["NativeConsumer", "NativeRecords"]
 CONSUMER: Final = 1
 WATERMARK_MS: Final = 10_000
 LARGEST_COLUMN: Final = 2**31 - 1
-"""Bytes that a column of Arrow's binary type holds at most."""
+"""Maximum number of bytes in a column of Arrow's binary type."""
 
 Array = np.ndarray[Any, Any]
 
 
 class _Client:
-    """One client of the library; it ends when nothing refers to it any more."""
+    """One client of the library. It is destroyed when nothing refers to it any more."""
 
     def __init__(self, library: Library, settings: Mapping[str, Any], complain: Callable[[KafkaError], None]) -> None:
         self._library = library
         self._process = os.getpid()
         self.client = self.queue = 0
-        # The library keeps a bare pointer to it: it lives as long as the client. It knows no `self`: that would be a cycle.
+        # The library keeps a bare pointer to the callback, so the callback must live as long as the client. It does not
+        # refer to `self`, because that would be a cycle.
         self._callback = _complaint(complain)
         configuration = library.configuration(settings)
         library.conf_set_error_cb(configuration, self._callback)
@@ -46,14 +47,14 @@ class _Client:
         self.queue = library.queue_get_consumer(self.client)
 
     def __del__(self, process: Callable[[], int] = os.getpid) -> None:
-        if self.client and process() == self._process:  # a forked copy has none of its threads
+        if self.client and process() == self._process:  # a forked process has none of the client's threads
             self._library.queue_destroy(self.queue)
             self._library.destroy(self.client)
 
 
 def _complaint(complain: Callable[[KafkaError], None]) -> Any:
     from confluent_kafka import (
-        KafkaError,  # here: nothing can be imported any more when the last client of a program ends
+        KafkaError,  # imported here, because nothing can be imported when the last client of a program ends
     )
 
     def on_complaint(client: int, code: int, reason: bytes | None, opaque: int) -> None:
@@ -63,7 +64,7 @@ def _complaint(complain: Callable[[KafkaError], None]) -> Any:
 
 
 class _Held:
-    """Messages of the library, which are freed when nothing refers to them any more. Their client lives at least as long."""
+    """Messages of the library. They are freed when nothing refers to them any more; their client lives at least as long."""
 
     def __init__(self, client: _Client, columns: Columns, destroy: int, messages: Array) -> None:
         self._client = client
@@ -85,10 +86,10 @@ class NativeRecords:
     library : Library
     columns : Columns
     messages : numpy.ndarray of uint64
-        Where they lie.
+        The addresses of the messages.
     offsets : numpy.ndarray of int64
     held : Sequence[object]
-        What keeps them alive.
+        Objects that keep the messages alive.
     """
 
     def __init__(
@@ -111,21 +112,21 @@ class NativeRecords:
 
     @property
     def size(self) -> int:
-        """How many bytes their keys and values have."""
+        """The number of bytes in the rows' keys and values."""
         return int(self._key_bytes + self._value_bytes)
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def before(self, end: int) -> NativeRecords | None:
-        """Return the rows before this offset, None if there is none."""
+        """Return the rows before an offset; None if there are none."""
         kept = int(np.searchsorted(self._offsets, end))
         if kept == len(self):
             return self
         return self._of(self._messages[:kept], self._offsets[:kept], self._held) if kept else None
 
     def joined(self, others: Sequence[NativeRecords]) -> NativeRecords:
-        """Return these rows and those of the others, which follow them."""
+        """Return these rows, followed by the rows of `others`."""
         if not others:
             return self
         all_of = [self, *others]
@@ -139,7 +140,7 @@ class NativeRecords:
         return NativeRecords(self._library, self._columns, messages, offsets, held)
 
     def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return them in the schema of `connector.kafka.source.rows.arrow_schema`."""
+        """Return the rows as a record batch with the schema of `connector.kafka.source.rows.arrow_schema`."""
         sizes = {"key": self._key_bytes, "value": self._value_bytes}
         self._check_size(at, *(sizes.get(name, 0) for name in columns))
         own = {
@@ -150,13 +151,13 @@ class NativeRecords:
         return assemble(at, columns, self._offsets, self._times, own)
 
     def _check_size(self, at: Partition, *sizes: int) -> None:
-        """Refuse what the columns' 32-bit offsets can't count: only a client's queue of gigabytes holds that much."""
+        """Refuse columns that are too large for Arrow's 32-bit offsets. Only a client's queue of gigabytes can hold them."""
         if max(sizes) > LARGEST_COLUMN:
             raise StoreError(
                 "READ_FAILED",
                 partition=str(at),
                 offset=int(self._offsets[0]),
-                reason=f"{max(sizes)} bytes of one column arrived together, but only {LARGEST_COLUMN} fit: set "
+                reason=f"{max(sizes)} bytes of one column arrived together, but a batch can hold only {LARGEST_COLUMN}: set "
                 "kafka.queued.max.messages.kbytes lower",
             )
 
@@ -223,14 +224,14 @@ class NativeConsumer:
     library : Library
     columns : Columns
     settings : Mapping[str, Any]
-        librdkafka's; without Python callbacks.
+        Settings of librdkafka, without Python callbacks.
     complain : Callable[[KafkaError], None]
-        Called within `take` with what the client says of its brokers.
+        Called during `take` with each error that the client reports about its brokers.
 
     Raises
     ------
     confluent_kafka.KafkaException
-        The settings are not the library's.
+        librdkafka refuses the settings.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class NativeConsumer:
         self._client = _Client(library, settings, complain)
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Deliver this partition's rows from this offset on, and nothing that was asked for before."""
+        """Deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
         library, topic = self._library, at.topic.encode()
         wanted = library.topic_partition_list_new(1)
         library.topic_partition_list_add(wanted, topic, at.number)
@@ -256,8 +257,8 @@ class NativeConsumer:
         library.check_code(code)
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return what it has, in order, at most `most` rows; if it has none, wait up to `seconds` for the first."""
-        # Asked for more than one, the library waits until it has them all.
+        """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
+        # If it is asked to wait for several messages, the library waits until it has all of them.
         messages = self._consume(most, 0)
         if not len(messages):
             messages = self._consume(1, int(seconds * 1000))
@@ -292,7 +293,7 @@ class NativeConsumer:
         return Notice(KafkaError(code, reason.decode(errors="replace")), offset)
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
-        """Ask the leader for the first offset that it holds, and the one after the last; None without an answer."""
+        """Ask the leader for its first offset and the offset after its last one. Return None if it does not answer."""
         first, last = ctypes.c_int64(-1), ctypes.c_int64(-1)
         code = self._library.query_watermark_offsets(
             self._client.client, at.topic.encode(), at.number, ctypes.byref(first), ctypes.byref(last), WATERMARK_MS
@@ -300,11 +301,11 @@ class NativeConsumer:
         return None if code else (first.value, last.value)
 
     def rest(self) -> None:
-        """Deliver nothing until the next `begin`."""
+        """Stop delivering rows until the next `begin`."""
         self._library.check_code(self._library.assign(self._client.client, None))
 
     def close(self) -> None:
-        """Let go of its threads and connections."""
+        """Release the client's threads and connections."""
         self._library.consumer_close(self._client.client)
 
 
@@ -319,7 +320,7 @@ def _buffers(valid: Array | None, *arrays: Array) -> list[Any]:
 
 
 def _first_unreadable(ends: Array, names: Array) -> int:
-    """Return the number of the first name that is not UTF-8."""
+    """Return the index of the first header name that is not UTF-8."""
     data = names.tobytes()
     spans = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
     return next(number for number, (start, end) in enumerate(spans) if not _is_text(data[start:end]))

@@ -1,9 +1,9 @@
-"""Rows of a planned range that its task can't read. *Executor*.
+"""Handles rows of a planned range that its task can't read. *Executor*.
 
-A task executes its plan and decides almost nothing. It continues after missing rows only if retention has removed them
-(``failOnDataLoss=false``): the leader has refused the offset, and by two of its answers, a pause apart, the partition begins
-later. If anything else is wrong (the topic is deleted or re-created, or the log ends too early), the task fails: it may be one
-broker's error, and the planning of a replay, on the driver, asks several brokers before it gives up anything.
+A task executes its plan and decides almost nothing. With ``failOnDataLoss=false`` it skips missing rows, but only if retention
+has removed them: the leader has refused the offset, and two answers, a pause apart, show that the partition begins later. If
+anything else is wrong (the topic is deleted or re-created, or the log ends too early), the task fails, because one broker may
+be wrong. When the driver plans the replay, it asks several brokers before it counts any row as lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Holding", "LossTolerance", "ask_twice", "check_planned_topic"]
 
 PAUSE_SECONDS: Final = 1.0
-"""Pause between two questions: after it, a leader that was just elected knows what it holds."""
+"""Pause between two requests, after which a leader that was just elected knows its offsets."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,24 @@ class Holding:
     Parameters
     ----------
     first, last : int
-        `last` excluded.
+        The first offset, and the offset after the last one.
     """
 
     first: int
     last: int
 
     def has(self, offset: int) -> bool:
-        """Return whether a row may have this offset, now or next."""
+        """Return whether reading can begin at this offset: a row may have it, or the next row will."""
         return self.first <= offset <= self.last
 
 
 def ask_twice(
     ask: Callable[[], Holding | None], position: int, clock: Clock | None = None, pause: float = PAUSE_SECONDS
 ) -> Holding | None:
-    """Ask which offsets a partition holds, again after a pause if `position` is not among them."""
+    """Ask which offsets a partition holds; if `position` is not among them, pause and ask again.
+
+    Return both answers as one range. Return None if `position` is in it, or if the leader does not answer.
+    """
     first = ask()
     if first is None or first.has(position):
         return None
@@ -68,10 +71,10 @@ def ask_twice(
 
 
 ASKER_SECONDS: Final = 60.0
-"""How long a worker asks with the same client: addresses, and a login's token, change while queries run."""
+"""How long a worker process uses the same client: addresses and login tokens change while queries run."""
 
-# One client per worker process, and until when it is used: a new one costs threads, connections and a login, and each task
-# asks twice. The process id is part of the key: a client does not survive a fork.
+# One client per worker process, and the time limit of its use. A new client costs threads, connections and a login, and each
+# task asks twice. The process id is part of the key, because a client does not survive a fork.
 _askers: dict[tuple[int, frozenset[tuple[str, str]]], tuple[AdminClient, Deadline]] = {}
 
 
@@ -92,22 +95,22 @@ def check_planned_topic(
     clock: Clock | None = None,
     brokers: Callable[[ClientConfig], AdminClient] = _asker,
 ) -> None:
-    """Check that a topic is still the one that was planned: another of its name has other rows at the same offsets.
+    """Check that a topic is still the planned one: a new topic of the same name has other rows at the same offsets.
 
-    Ids never come back. So if it is the planned topic after a task has read, all that the task has read is of that topic.
+    Topic ids are never used again. So if the check passes after a task has read, all rows that it read are of that topic.
     """
     asked = TopicReader(brokers(config), config, clock=clock)
     asked.partitions(Subscription(topics=(topic,)), (topic,))
     if asked.ids.get(topic) == topic_id:
         return
-    views = [answer[topic] for answer in ask_each_broker(config, [topic], clock)]  # one broker may be behind the others
+    views = [answer[topic] for answer in ask_each_broker(config, [topic], clock)]  # one broker's metadata may be old
     if 2 * sum(view.identity == topic_id for view in views) <= len(views):
         raise TopicChangedError("TOPIC_CHANGED", topics=[topic])
 
 
 @dataclass(frozen=True)
 class LossTolerance:
-    """A task's way of skipping removed rows, as ``failOnDataLoss=false`` allows.
+    """Skips removed rows in a task, as ``failOnDataLoss=false`` allows.
 
     Parameters
     ----------
@@ -127,13 +130,13 @@ class LossTolerance:
     def pass_over(self, wanted: OffsetRange, position: int, holding: Holding) -> int:
         """Return the offset to read next, after rows that retention has removed."""
         if holding.last < position:
-            raise self._unreadable(wanted, position, f"the partition ends at offset {holding.last} now")
+            raise self._unreadable(wanted, position, f"the partition now ends at offset {holding.last}")
         if not self._is_there(wanted.partition):
             raise self._unreadable(wanted, position, "the topic was deleted, or re-created")
         on = min(holding.first, wanted.end)
         log.warning(
             "barrier-kafka: data loss while %s was read, and failOnDataLoss is false: up to %d rows are lost, offsets "
-            "[%d, %d): the partition begins at %d now.",
+            "[%d, %d). The partition now begins at %d.",
             wanted,
             on - position,
             position,
@@ -143,7 +146,7 @@ class LossTolerance:
         return on
 
     def check_topic(self, wanted: OffsetRange, position: int) -> None:
-        """Raise if two answers show that the topic is not the one that was planned. Brokers that are away may come back."""
+        """Raise if two answers show that the planned topic does not exist. If the brokers do not answer, do not raise."""
         try:
             if self._is_there(wanted.partition):
                 return

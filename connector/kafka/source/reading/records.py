@@ -1,6 +1,6 @@
-"""Rows as a client delivers them, and consumers of one partition: what `fetch` needs, and confluent-kafka's objects as one way.
+"""The interfaces for rows and consumers that `fetch` needs, and their implementation with confluent-kafka's objects.
 
-The other way, without an object per row, is `connector.kafka.native.consumer`; this one is its reference and its fallback.
+The other implementation, without a Python object per row, is `native_records`. This one is its reference and its fallback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["MessageConsumer", "MessageRecords", "Notice", "RangeConsumer", "Reco
 
 
 class Records(Protocol):
-    """Rows of one partition in the order of their offsets, at least one."""
+    """One or more rows of one partition, in the order of their offsets."""
 
     @property
     def last(self) -> int:
@@ -29,29 +29,29 @@ class Records(Protocol):
 
     @property
     def size(self) -> int:
-        """About how many bytes their keys and values have."""
+        """The approximate number of bytes in the rows' keys and values."""
 
     def __len__(self) -> int: ...
 
     def before(self, end: int) -> Records | None:
-        """Return the rows before this offset, None if there is none."""
+        """Return the rows before an offset; None if there are none."""
 
     def joined(self, others: Sequence[Any]) -> Records:
-        """Return these rows and those of the others, which follow them."""
+        """Return these rows, followed by the rows of `others`."""
 
     def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return them in the schema of `connector.kafka.source.rows.arrow_schema`."""
+        """Return the rows as a record batch with the schema of `connector.kafka.source.rows.arrow_schema`."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What a client delivers in place of a row: an error, or that it has reached the end of what is readable.
+    """What a client delivers in place of a row: an error, or a message that no more rows can be read now.
 
     Parameters
     ----------
     error : KafkaError
     offset : int
-        The position that it is about; negative if it is about none.
+        The offset that the notice is about; negative if it is about none.
     """
 
     error: KafkaError
@@ -62,24 +62,24 @@ class RangeConsumer(Protocol):
     """A client that reads one partition at a time."""
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Deliver this partition's rows from this offset on, and nothing that was asked for before."""
+        """Deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return what it has, in order, at most `most` rows; if it has none, wait up to `seconds` for the first."""
+        """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
-        """Ask the leader for the first offset that it holds, and the one after the last; None without an answer."""
+        """Ask the leader for its first offset and the offset after its last one. Return None if it does not answer."""
 
     def rest(self) -> None:
-        """Deliver nothing until the next `begin`."""
+        """Stop delivering rows until the next `begin`."""
 
     def close(self) -> None:
-        """Let go of its threads and connections."""
+        """Release the client's threads and connections."""
 
 
 @dataclass(frozen=True)
 class MessageRecords:
-    """Rows as confluent-kafka's messages."""
+    """Rows as message objects of confluent-kafka."""
 
     messages: list[Message]
 
@@ -90,7 +90,7 @@ class MessageRecords:
 
     @property
     def size(self) -> int:
-        """About how many bytes their keys and values have, by a sample: rows of one partition are mostly alike."""
+        """The approximate number of bytes in the rows' keys and values, estimated from a sample of rows."""
         step = 1 + len(self.messages) // 50
         sample = self.messages[::step]
         return sum(len(message.value() or b"") + len(message.key() or b"") for message in sample) * step
@@ -99,21 +99,21 @@ class MessageRecords:
         return len(self.messages)
 
     def before(self, end: int) -> MessageRecords | None:
-        """Return the rows before this offset, None if there is none."""
+        """Return the rows before an offset; None if there are none."""
         kept = self.messages if self.last < end else [message for message in self.messages if _offset(message) < end]
         return MessageRecords(kept) if kept else None
 
     def joined(self, others: Sequence[MessageRecords]) -> MessageRecords:
-        """Return these rows and those of the others, which follow them."""
+        """Return these rows, followed by the rows of `others`."""
         return MessageRecords([*self.messages, *(message for other in others for message in other.messages)])
 
     def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return them in the schema of `connector.kafka.source.rows.arrow_schema`."""
+        """Return the rows as a record batch with the schema of `connector.kafka.source.rows.arrow_schema`."""
         return to_record_batch(self.messages, at, columns)
 
 
 class MessageConsumer:
-    """A consumer of confluent-kafka.
+    """A consumer that uses confluent-kafka's ``Consumer``.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class MessageConsumer:
         self._consumer.assign([TopicPartition(at.topic, at.number, offset)])
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return what it has, in order, at most `most` rows; if it has none, wait up to `seconds` for the first."""
+        """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
         from confluent_kafka import Message
 
         messages = self._consumer.consume(most, 0) or self._consumer.consume(1, seconds)
@@ -151,27 +151,27 @@ class MessageConsumer:
         return [*taken, MessageRecords(rows)] if rows else taken
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
-        """Ask the leader for the first offset that it holds, and the one after the last; None without an answer."""
+        """Ask the leader for its first offset and the offset after its last one. Return None if it does not answer."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
             marks: Any = self._consumer.get_watermark_offsets(TopicPartition(at.topic, at.number), timeout=10)
         except KafkaException:
             return None
-        return marks or None  # None when it has waited in vain
+        return marks or None  # None after a timeout
 
     def rest(self) -> None:
-        """Deliver nothing until the next `begin`."""
+        """Stop delivering rows until the next `begin`."""
         self._consumer.unassign()
 
     def close(self) -> None:
-        """Let go of its threads and connections."""
+        """Release the client's threads and connections."""
         self._consumer.close()
 
 
 def _offset(message: Message) -> int:
     offset = message.offset()
-    if offset is None:  # The client's types allow it; a delivered row always has one.
+    if offset is None:  # The client's types allow None, but a delivered row always has an offset.
         raise StoreError(
             "READ_FAILED",
             partition=f"{message.topic()}-{message.partition()}",

@@ -634,7 +634,7 @@ def refused(query: Query, said: str) -> None:
     ("options", "said"),
     [
         ({"subscribe": "a"}, "it has marks of the topic b, which this query does not read"),
-        ({"alignOn": "a-marks"}, "no mark is for the topic b, which this query reads"),
+        ({"alignOn": "a-marks"}, "no mark names the topic b, which this query reads"),
     ],
 )
 def test_topics_and_channels_belong_together(options: dict[str, str], said: str) -> None:
@@ -668,7 +668,7 @@ def test_a_channel_that_comes_while_a_cut_is_read_waits_for_the_cut() -> None:
     d.rows(5).mark(origin(1))
     query.go_on()
     more = {"subscribe": "a,b,d", "alignOn": "a-marks,b-marks,d-marks"}
-    refused(query.run(**more), "d-marks.*is on its way to a barrier without it")
+    refused(query.run(**more), "d-marks.*is still reading up to a barrier that was chosen without")
     query.run(**given)
     while query.ask() is not None:
         query.go_on()

@@ -70,7 +70,7 @@ def test_a_leader_that_knows_no_better_at_first_cuts_no_rows_off(fails: str) -> 
 def test_ends_before_their_starts_are_refused_or_empty() -> None:
     options = {"startingOffsets": '{"t":{"0":7}}', "endingOffsets": '{"t":{"0":-1}}'}
     log = Log(0, 9, stable=5)
-    with pytest.raises(OptionError, match=r"is 't-0: from 7 to 5'; expected no end before"):
+    with pytest.raises(OptionError, match=r"is 't-0: from 7 to 5'; expected an end at or after"):
         planned(brokers_of(log), **options)
     assert planned(brokers_of(log), failOnDataLoss="false", **options) == []
 

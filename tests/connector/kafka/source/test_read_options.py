@@ -52,7 +52,9 @@ def test_columns_are_chosen_among_those_of_sparks_source() -> None:
     assert columns(columns="value , key") == ("value", "key")
     assert columns(columns="headers") == columns(columns="headers", includeHeaders="true") == ("headers",)
     for wrong in ("", "value,", "value,value", "Value", "body"):
-        with pytest.raises(OptionError, match=r"INVALID_OPTION.*some of key, value, topic.*each once"):
+        with pytest.raises(
+            OptionError, match=r"INVALID_OPTION.*columns from the list key, value, topic.*each at most once"
+        ):
             columns(columns=wrong)
     with pytest.raises(OptionError, match=r"INVALID_OPTION.*columns.*with headers, because includeHeaders is true"):
         columns(columns="key,value", includeHeaders="true")
@@ -290,7 +292,7 @@ def test_secrets_do_not_show() -> None:
     ("given", "said"),
     [
         ({"alignment": "unaligned"}, "it needs alignOn"),
-        ({"alignOn": "t"}, "barrier topics, which are not read for their rows"),
+        ({"alignOn": "t"}, "barrier topics that are not among the topics to read"),
         ({"alignOn": "m", "kafka.isolation.level": "read_uncommitted"}, "committed rows only"),
         ({"alignOn": "m", "failOnDataLoss": "false"}, "has lost rows"),
         ({"alignOn": "m", "alignedTimeout": "5s"}, "it needs alignment=unaligned"),
