@@ -156,8 +156,8 @@ class Claimant:
     def _check_history(self, identity: Mapping[str, str]) -> tuple[dict[str, Any], int]:
         """Check that the store holds nothing of the query that the journal does not know.
 
-        Return the state of the store, to be recorded with the run, and the number above which the run's journal numbers
-        begin: if an operator has accepted the store as it is, its newest checkpoint, otherwise 0.
+        Return two values: the state of the store, to be recorded with the run, and a checkpoint id above which all new ids must
+        be. This is the store's newest checkpoint if an operator has accepted the store as it is, otherwise 0.
 
         Another driver may be running at the location. It journals each step before it changes the store. So if the journal has
         grown, the check is repeated.

@@ -196,7 +196,7 @@ class CheckpointCoordinator:
         self._session.sweep(token, ended=True)
 
     def close(self, follows: int) -> int:
-        """Commit the prepared micro-batches of a stopped query, leave no transaction open, and return the run that did this.
+        """Commit the prepared micro-batches of a stopped query, and leave no transaction open. Return the new run's token.
 
         *Called when the query has stopped or its driver is dead.* The settings must have a new `driver` id, so that the new
         run fences processes that may still be running for the query. The view must be that of a stopped query. Lost parts of

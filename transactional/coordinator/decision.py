@@ -171,9 +171,7 @@ class Decision:
                 return self._journal.append(decided, asked.judge, nonce).number
             except FencedError:  # perhaps because an earlier try of this commit arrived late, and has decided
                 late = self._journal.late(nonce)
-                if (
-                    late is None or late.number not in self._journal.ledger.checkpoints
-                ):  # or if a newer run has voided it
+                if late is None or late.number not in self._journal.ledger.checkpoints:  # or a newer run voided it
                     raise
                 return late.number
             except (HookError, JournalStoreError) as problem:
@@ -216,7 +214,7 @@ class Decision:
         self._commit_decided(entry.number, token)
 
     def _barriers(self, lines: Sequence[SourceLine]) -> dict[str, Any]:
-        """Return the decision's ``cut`` (barriers of other queries), and ``marked`` if other queries can follow this one."""
+        """Return the decision's ``cut`` if the query follows other queries, and ``marked`` if its sink publishes marks."""
         cut = cut_of(lines)
         found = {} if cut is None else {"cut": cut}
         return {**found, "marked": True} if publishes_marks(self._sink) else found
@@ -240,8 +238,8 @@ class Decision:
     def _look(self, asked: _Asked) -> ClosingReason | None:
         """C5: check that the handles are alive. Return why the micro-batch closes a checkpoint; None if it does not close one.
 
-        If it does not, inspect only its own handles and those of the oldest prepared micro-batch. If one of them has at most
-        half of its lifetime left, close a checkpoint after all (`ClosingReason.AGE`), and inspect all other handles.
+        If it closes none, inspect only the micro-batch's own handles and those of the oldest prepared micro-batch. If one of
+        them has at most half of its lifetime left, close a checkpoint after all (`ClosingReason.AGE`), and inspect the others.
         """
         batch, covered = asked.pending.batch, asked.covered
         reason = self._closing_reason(len({*(record.batch for record in covered), batch}))

@@ -87,7 +87,7 @@ class Planning:
             self._session.settlement.settle(checkpoint.id, token)
 
     def keep_or_void(self, token: int, claimed: bool) -> None:
-        """P6: keep a prepared micro-batch if all its handles are alive. Otherwise journal `void`, and P7 aborts the rest.
+        """P6: keep a prepared micro-batch if all its handles are alive. Otherwise journal `void`; P7 aborts its transactions.
 
         If there are more than `MOST_LOOKED_AT` handles, a continuing run inspects only those of micro-batches that Spark has
         not committed. All handles are inspected again before the decision.
@@ -102,9 +102,7 @@ class Planning:
                 if judge_prepared(record, [next(states) for _ in handles[record.batch]], self._view):
                     continue
             except (AmbiguousOutcomeError, RewindRequiredError):
-                may_keep(token, record.batch, record.entry)(
-                    self._journal.load()
-                )  # raises if it was voided or decided since
+                may_keep(token, record.batch, record.entry)(self._journal.load())  # raises if it was decided since
                 raise
             void = entries.Void(prepared=record.batch, run=token)
             self._journal.append(void, may_void(token, record.batch, record.entry))

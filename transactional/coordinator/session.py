@@ -150,7 +150,7 @@ class Session:
         }
 
     def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
-        """Return how the target changed, as two texts: before and now. None if it did not change, or the sink names a cluster.
+        """Return how the target changed, as two texts (before, now). None if it did not change, or if the sink names a cluster.
 
         Without the name of a cluster, only the identity and the address can show that this is another target.
         """
@@ -189,11 +189,11 @@ class Session:
         return int(self.clock.now() * 1000)
 
     def sweep(self, token: int, ended: bool = False) -> None:
-        """Abort the transactions that no unsettled entry names. If the run has `ended`, this includes all of its own."""
+        """Abort the transactions that no unsettled entry names. Pass `ended` if the run can't decide anything any more."""
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
-        """Return the cut-off of a run: no driver can decide transactions before it. All of an `ended` run are before it."""
+        """Return a run's cut-off: no driver can decide transactions before it. If `ended`, all of the run are before it."""
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff
 

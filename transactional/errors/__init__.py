@@ -133,7 +133,7 @@ class FencedError(TwoPhaseCommitError):
 
 
 class SupersededError(FencedError):
-    """A newer run owns the location; this one must stop."""
+    """A newer run owns the location. This run must stop."""
 
 
 class QueryStoppedError(TwoPhaseCommitError):

@@ -1,4 +1,4 @@
-"""The catalogue of error conditions, in the manner of Spark's ``error-conditions.json``.
+"""The catalogue of error conditions, like Spark's ``error-conditions.json``.
 
 A package keeps its conditions in a file ``conditions.json``. A condition has
 

@@ -25,13 +25,13 @@ _refused: set[str] = set()
 """Folders that their file system can't sync. Each folder is logged once."""
 
 _durable: set[str] = set()
-"""Folders whose names, and those of all folders above them, this process has made durable."""
+"""Folders whose names this process has synced to disk, together with the names of all folders above them."""
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable, even if the power fails.
+    """Sync a folder, so that the names of its files survive a power failure.
 
-    If the file system can't sync folders, log a warning. Without a power failure, no name is lost even then.
+    If the file system can't sync folders, log a warning: a power failure may then remove new files.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -49,7 +49,7 @@ def sync_folder(folder: str) -> None:
 
 
 def sync_file(path: str) -> None:
-    """Make a file's contents durable, even if another process wrote them."""
+    """Sync a file, so that its contents survive a power failure, even if another process wrote them."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -189,7 +189,7 @@ class Ledger:
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
     def likely(self) -> frozenset[int]:
-        """Return the partition ids that probably get rows in the next micro-batch; empty if more than `MOST_LIKELY`."""
+        """Return the partition ids that probably get rows in the next micro-batch; none if they are more than `MOST_LIKELY`."""
         both = (
             frozenset(self.wrote[0]).intersection(*self.wrote[1:]) if len(self.wrote) == LAST_WRITTEN else frozenset()
         )
@@ -213,7 +213,7 @@ class Ledger:
         return [p.handles[-1] for p in parts if p.open]
 
     def cutoff(self, queryId: str, token: int) -> Cutoff:
-        """Return the cut-off for a sweep of this run: no driver can decide the transactions before it."""
+        """Return the cut-off for a sweep by the run `token`: no driver can decide the transactions before it."""
         return Cutoff(self.identity(queryId), token, self.settled + 1)
 
     def copy(self) -> Ledger:

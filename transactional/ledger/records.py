@@ -29,7 +29,7 @@ __all__ = [
 
 
 def between(begin: int | None, end: int | None) -> int | None:
-    """Return the time from `begin` to `end`, or None if either is unknown. Return 0 if the clocks of two drivers disagree."""
+    """Return the time from `begin` to `end`: None if either is unknown, 0 if `end` is earlier (two drivers' clocks differ)."""
     return None if begin is None or end is None else max(0, end - begin)
 
 

@@ -21,7 +21,7 @@ class CheckpointState(str, enum.Enum):
     SETTLED = "settled"
     """All of its rows are visible."""
     DECLINED = "declined"
-    """It could not be decided, because a hook failed or the journal could not be written. The next checkpoint includes it."""
+    """It could not be decided (a hook or the journal's store failed). Its micro-batches wait for the next checkpoint."""
     ABORTED = "aborted"
     """It was aborted before its decision, so its micro-batch is written again."""
     VOID = "void"

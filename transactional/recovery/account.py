@@ -1,4 +1,4 @@
-"""Checks that the query's logs, its options and the journal fit together, before a task starts. Pure functions."""
+"""Pure functions that check, before a task starts, that the query's logs, its options and the journal fit together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Claim(enum.Enum):
 
 
 def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRecord | None]:
-    """Return how a planning gets its run, and the run to continue or to fence. Depends on the journal only, not on memory."""
+    """Return how a planning gets its run, and the run to continue or to fence. Only the journal decides this."""
     newest = ledger.newest_run
     if newest is None or newest.ended:
         return Claim.NEW, None
@@ -97,7 +97,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
 
 
 def is_late_commit(ledger: Ledger, committed: int, added: Collection[int]) -> bool:
-    """Return whether ``commits/<committed>`` is of a micro-batch that a rewind deleted: a paused driver wrote it afterwards."""
+    """Return whether a rewind deleted the micro-batch of ``commits/<committed>``, and a paused driver wrote the file later."""
     return ledger.accounted < committed <= ledger.reached and committed not in added
 
 
@@ -171,7 +171,7 @@ def check_schedule(
     replaces: bool = False,
     planned: bool = True,
 ) -> None:
-    """Check ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering`` against query and sink.
+    """Check that the query can use ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering``.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def check_schedule(
         reason = "one of the query's sources has no barriers, so every micro-batch closes a checkpoint"
     elif lifetime is not None and longest > lifetime * 500:
         reason = (
-            f"a prepared transaction lives {lifetime:g} s, and has to be decided in half of that, {lifetime / 2:g} s. Raise "
+            f"a prepared transaction lives {lifetime:g} s, and must be decided within half of that, {lifetime / 2:g} s. Raise "
             "the sink's transaction timeout, or shorten the interval"
         )
     elif own:

@@ -1,4 +1,4 @@
-"""Functions that judge decided and prepared micro-batches by the store's answers. Pure functions."""
+"""Pure functions that judge decided checkpoints and prepared micro-batches by the store's answers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def committed_undecided(part: PartRecord, consequence: str) -> UndecidedCommitEr
 def _lost(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> list[PartRecord]:
-    """Return the lost parts of a decided checkpoint, by the store's answers or an earlier verdict."""
+    """Return the lost parts of a decided checkpoint, according to the store's answers or an earlier verdict."""
     answered = [part for part, state in states if state.outcome is Outcome.LOST]
     return answered + [part for part in ledger.parts_of(checkpoint) if part.lost]
 

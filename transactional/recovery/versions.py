@@ -1,4 +1,4 @@
-"""Rules for batch writes. The user numbers them with versions, which must increase and may have gaps."""
+"""Rules for batch writes. The user gives each write a version. Versions must increase, but may skip numbers."""
 
 from __future__ import annotations
 

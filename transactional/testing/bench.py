@@ -64,7 +64,7 @@ class Bench:
         return TransactionContext(self.query, number, partition, attempt, self.prefix, uuid.uuid4().hex[:16])
 
     def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
-        """Return the history of this query according to a journal; `known` has more fields of `History`."""
+        """Return the history of this query according to a journal; `known` sets further fields of `History`."""
         return History(self.query, position, binding, **known)
 
     def refuses(self, history: History) -> bool:
@@ -211,8 +211,8 @@ class Bench:
     def torn(self, handles: Mapping[tuple[int, int], Mapping[str, Any]], before: Sequence[int]) -> str:
         """Return a text about what is wrong after a commit that may have been killed; empty if nothing is wrong.
 
-        Readers must see all rows of a handle or none; if the sink `commitsTogether`, all rows of the checkpoint or none. The
-        store must not have the checkpoint's id before the rows. `inspect` must report the same as readers see.
+        Readers must see all rows of a handle or none of them; if `commitsTogether` is true, all rows of the checkpoint or none.
+        The store must not have the checkpoint's id before its rows. `inspect` must report the same state that readers see.
         """
         sink = self.sink()
         noted = (sink.newestCheckpoint(self.query) or 0) >= self.checkpoint.id

@@ -46,7 +46,7 @@ class SinkConformance(GoldenHandles):
         your store has no order (a table of most databases).
     golden_handles : Path or None
         A folder with handles from released versions of the sink, one JSON file each, sorted by name from old to new. The
-        tests check that the present version commits them.
+        tests check that the present version understands them.
     keyed_by_data : Collection[str]
         Members of a handle whose keys are data, such as names of topics. Only their values are compared with
         `golden_handles`.

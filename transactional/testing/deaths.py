@@ -1,4 +1,4 @@
-"""Run a call in a forked process, and kill this process at a chosen line of the sink's code."""
+"""Run a call in a forked process, which is killed at a chosen line of the sink's code."""
 
 from __future__ import annotations
 

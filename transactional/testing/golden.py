@@ -1,4 +1,4 @@
-"""Tests with handles of former versions of a sink: the new version must be able to commit them."""
+"""Tests with handles of former versions of a sink: the present version must understand them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GoldenHandles:
         kept = bench.prepare([1])
         for handle in golden:
             (state,) = bench.sink().inspect([handle])
-            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), f"{handle} is not in this store, but: {state}"
+            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), f"{handle}: its transaction is gone, not {state}"
         bench.commit(kept)
         bench.must_see([1])
 

@@ -93,7 +93,7 @@ class MemoryTransactions:
         self._find(number).hurt = True
 
     def outcome(self, number: int) -> Outcome:
-        """Return the outcome of a transaction; LOST also if it is still open."""
+        """Return the outcome of a transaction. An open transaction counts as LOST."""
         found = self._find(number)
         if found.state == "prepared" and found.hurt:
             return Outcome.LOST

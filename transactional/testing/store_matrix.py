@@ -42,9 +42,10 @@ MOMENTS = ("run begins", "driver lives", "commit", "batch write")
 class StoreMatrix:
     """Test class that checks that a sink never writes into a wrong store: an older copy, an empty one, or another one.
 
-    Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests combine every
-    damage with every moment, with the real coordinator. The query must stop with an error of the catalogue, and no row may
-    become visible. When the former store is back, the query must continue and end with every row exactly once.
+    Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests cause each
+    kind of damage to the store, each at several moments of a query, with the real coordinator. The query must stop with an
+    error of the catalogue, and no row may become visible. When the former store is back, the query must continue and end with
+    every row exactly once.
 
     Attributes
     ----------
@@ -243,7 +244,7 @@ class _Query:
         self._done = batch
 
     def is_there(self) -> bool:
-        """Return whether a new sink finds all of its targets, as a new driver would ask."""
+        """Return whether all targets exist, according to a new sink, such as a new driver has."""
         sink = self._sink()
         found = [sink.isThere(route) for route in routes_of(sink)]
         sink.close()
