@@ -46,7 +46,8 @@ def test_a_healthy_query_prints_a_line_for_its_run_and_one_for_each_checkpoint(
             query.committed = batch
     began, *settled = capsys.readouterr().err.splitlines()
     assert re.search(
-        r"INFO transactional\S*: run 1 begins: query q at /place reads events, orders, \S+ writes as p$", began
+        r"INFO transactional\S*: run 1 begins: query q at /place reads events, orders; \S+ writes with the prefix p$",
+        began,
     )
     told = [
         re.search(r"checkpoint (\d+): (\d+) rows up to micro-batch (\d) are visible, \d+ ms", line) for line in settled

@@ -66,7 +66,7 @@ NEVER = frozenset(
 NEVER_SAID = (
     "is not the file from which",  # CONCURRENT_COMMIT
     "is not the file that",  # BATCHES_NOT_ACCOUNTED
-    "has to be decided in half of that",  # INTERVAL_NOT_POSSIBLE
+    "must be decided within half of that",  # INTERVAL_NOT_POSSIBLE
     "only some tasks",  # PROTOCOL_VIOLATED
     "the journal has no run",
 )

@@ -400,5 +400,5 @@ def test_each_sinks_topic_is_compared_with_its_own() -> None:
     ledger = Ledger(runs={1: run})
     check_topics(ledger, ["A"], "left")
     check_topics(ledger, ["B"], "right")
-    with pytest.raises(LocationError, match=r"LOCATION_TAKEN.*left\.topicId was A, is B"):
+    with pytest.raises(LocationError, match=r"LOCATION_TAKEN.*left\.topicId was A, is now B"):
         check_topics(ledger, ["B"], "left")

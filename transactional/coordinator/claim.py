@@ -1,4 +1,4 @@
-"""P3: the run of a planning, taken from the journal or claimed in it."""
+"""P3: continue the newest run of the journal, or claim a new one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class Claimant:
-    """Takes or claims the run of one coordinator.
+    """Finds the run of one coordinator: the newest run if it belongs to this driver, otherwise a new run.
 
     Parameters
     ----------
     session : Session
     under : Callable[[str], TwoPhaseCommitSink], optional
-        Makes the same sink under another prefix, to sweep what a run under a former prefix has left.
+        Builds the same sink with another prefix, to sweep transactions that runs under a former prefix left.
     """
 
     def __init__(self, session: Session, under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None) -> None:
@@ -38,7 +38,7 @@ class Claimant:
         self._under = under
 
     def take(self) -> tuple[RunRecord, bool]:
-        """Return the run, and whether it is a new one."""
+        """Return the run of this planning, and whether it was newly claimed."""
         claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
         if claim is Claim.FENCED and run is not None:
             self._fence_own(run)
@@ -46,7 +46,7 @@ class Claimant:
             run = self._claim()
         try:
             mark = guard_run(self._sink, run.mark)
-        except StoreReplacedError as replaced:  # what it holds has to be compared with the journal again
+        except StoreReplacedError as replaced:  # a new run compares the store with the journal again
             log.warning("run %d ends: %s", run.token, replaced)
             claim, run = Claim.NEW, self._claim()
             mark = guard_run(self._sink, None)
@@ -54,24 +54,24 @@ class Claimant:
             position = self._journal.ledger.position
             if claim is not Claim.TAKE or self._journal.load().position == position:
                 raise
-            return self.take()  # a process of this query that took the prefix has journalled its `run` before
+            return self.take()  # if a process of this query took the prefix, it had journaled its `run` before
         self._record(run, mark)
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
 
     def claim(self, follows: int) -> RunRecord:
-        """Claim a run if `follows` is the newest, and guard the prefix."""
+        """Claim a new run, and guard the prefix. Raise if `follows` is no longer the newest run."""
         run = self._claim(follows)
         self._record(run, guard_run(self._sink, run.mark))
         return run
 
     def _record(self, run: RunRecord, mark: RunMark) -> None:
-        """Journal the mark, if it is new, and see that the run is still the newest.
+        """Journal the run's mark if it is new, then check that the run is still the newest.
 
-        Also if the run was ended or superseded meanwhile: the next one has to know who took the prefix last.
+        The mark is journaled even if the run has ended or was superseded: the next run has to know who guarded the prefix last.
         """
 
         def judge(ledger: Ledger) -> None:
-            if run.token not in ledger.runs:  # it is no longer kept
+            if run.token not in ledger.runs:  # the ledger no longer keeps this run
                 raise superseded(run.token, ledger)
 
         if mark != run.mark:
@@ -89,7 +89,7 @@ class Claimant:
         raise superseded(run.token, self._journal.ledger)
 
     def _claim(self, follows: int | None = None) -> RunRecord:
-        """Take the journal number of a new run first; it recovers and sweeps only then. `follows`: after this run only."""
+        """Journal a new run, before it recovers or sweeps anything. If `follows` is given, it must be the newest run."""
         settings, view = self._settings, self._session.view
         identity = self._session.identify()
         self._check_unsettled(identity)
@@ -124,21 +124,21 @@ class Claimant:
         faults.reach("recovery.claimed")
         topics = sorted(frozenset[str]().union(*(line.topics for line in view.lines)))
         log.info(
-            "run %d begins: query %s at %s%s, %s writes as %s",
+            "run %d begins: query %s at %s%s; %s writes with the prefix %s",
             *(entry.number, view.queryId, view.location, f" reads {', '.join(topics)}" if topics else ""),
             *(settings.sink, settings.prefix),
         )
         gone = former.routes - {*routes_of(self._sink)} if former is not None else frozenset[str]()
         if gone:
             log.warning(
-                "run %d does not write to %s any more: the former run's transactions there end by timeout, or stay open",
+                "run %d no longer writes to %s: transactions that the former run left there end by timeout, or stay open",
                 *(entry.number, ", ".join(sorted(gone))),
             )
         self._sweep_former(entry.number)
         return self._journal.ledger.runs[entry.number]
 
     def _check_unsettled(self, identity: Mapping[str, str]) -> None:
-        """Refuse another sink or store while transactions of the newest run are open."""
+        """Raise if the sink or the store was changed while transactions of the newest run are not settled."""
         ledger = self._journal.ledger
         former = ledger.newest_run
         if former is None or not (ledger.unsettled() or ledger.undecided()):
@@ -154,11 +154,13 @@ class Claimant:
             raise LocationError("UNSETTLED_ELSEWHERE", what="target", before=moved[0], now=moved[1], run=former.token)
 
     def _check_history(self, identity: Mapping[str, str]) -> tuple[dict[str, Any], int]:
-        """Check that the store holds nothing of the query that the journal does not know; return what it holds.
+        """Check that the store holds nothing of the query that the journal does not know.
 
-        And, if an operator has accepted whatever it holds, its newest checkpoint (else 0): the run goes on above that one.
+        Return two values: the state of the store, to be recorded with the run, and a checkpoint id above which all new ids must
+        be. This is the store's newest checkpoint if an operator has accepted the store as it is, otherwise 0.
 
-        Another driver of the location may be running meanwhile: whatever it does at the store it has journalled before.
+        Another driver may be running at the location. It journals each step before it changes the store. So if the journal has
+        grown, the check is repeated.
         """
         settings = self._settings
         while True:
@@ -173,7 +175,7 @@ class Claimant:
                     raise moved_on(found.moved) from None
                 if found.position != position:
                     continue
-                if self._session.view.gaps and isinstance(refused, PutBackError):  # no logs that could be adopted
+                if self._session.view.gaps and isinstance(refused, PutBackError):  # a batch write has no logs to adopt
                     raise PutBackError("VERSIONS_PUT_BACK", **refused.parameters) from None
                 raise
 
@@ -182,12 +184,12 @@ class Claimant:
         return max((self._sink.newestCheckpoint(history.queryId, route) or 0 for route in accepted), default=0)
 
     def _sweep_former(self, token: int) -> None:
-        """Sweep, as a new run's part of P7, the query's former prefixes, unless another query has taken one since."""
+        """P7 of a new run: sweep the query's former prefixes, except those that another query has taken since."""
         ledger, settings = self._journal.ledger, self._settings
         former = {run.prefix: run for _, run in sorted(ledger.runs.items()) if run.sink == settings.sink}
         for prefix, run in former.items():
             if prefix == settings.prefix or prefix in ledger.originals or run.mark is None or self._under is None:
-                continue  # what an original has prepared is its own to commit
+                continue  # the original of this copy may still commit what it prepared under its prefix
             sink = self._under(prefix)
             try:
                 if run.mark:

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointCoordinator:
-    """Drives one sink through the protocol on one journal.
+    """Plans, commits, aborts and ends the micro-batches of one query, with one sink and one journal.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ class CheckpointCoordinator:
     sink : TwoPhaseCommitSink
     settings : RunSettings
     view : QueryView
-        The query's logs as they are now.
+        The query's logs, as the caller just read them.
     under : Callable[[str], TwoPhaseCommitSink], optional
-        Makes the same sink under another prefix, to sweep what a run under a former prefix has left.
+        Builds the same sink with another prefix, to sweep transactions that runs under a former prefix left.
     clock : Clock, optional
     """
 
@@ -77,7 +77,7 @@ class CheckpointCoordinator:
         self._decision = Decision(self._session)
 
     def plan(self) -> TaskPlan:
-        """Recover what earlier runs left, and return what the tasks of the micro-batch do.
+        """Settle or abort the transactions of earlier runs, and return the plan for the tasks of the micro-batch.
 
         *Called on the driver, once per planning, in the planning process only.*
         """
@@ -95,28 +95,33 @@ class CheckpointCoordinator:
             check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
         if self._view.gaps:
             check_target(ledger, self._session.identify())
-        # P3: keep the newest run if it is ours, or claim one. From here no other driver decides anything.
+        # P3: continue the newest run if it is ours, or claim a new one. From here on no other driver decides anything.
         run, claimed = self._claimant.take()
-        if self._view.gaps and not claimed:  # a version that the journal has is not written again: it has to be there
+        if self._view.gaps and not claimed:  # a recorded version is not written again, so the store must hold it
             self._session.settlement.must_hold()
-        # P4 to P8: account for every micro-batch, settle what is decided, keep or void what is prepared, sweep.
+        # P4 to P8: account for every micro-batch, settle decided checkpoints, keep or void prepared micro-batches, sweep.
         self._planning.recover(run, claimed)
-        # P9: the tasks get the run and the mode.
+        # P9: give the tasks the run and the mode.
         return self._planning.plan_tasks(run)
 
     def commit(
         self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "", compare: bool = True
     ) -> None:
-        """Decide the micro-batch, then commit it. *Called on the driver, once per micro-batch, in the commit process.*"""
+        """Journal the micro-batch as prepared, or decide its checkpoint and commit it.
+
+        *Called on the driver, once per micro-batch, in the commit process.*
+
+        For a batch write, `origin` is the streaming query from which the version comes, and `compare` is ``txnCompareRows``.
+        """
         faults.reach("commit.called")
-        # C1: load the journal: the run has to be the newest.
+        # C1: load the journal. The run must be the newest.
         ledger = self._journal.load()
         token = self._token(messages, batch)
         must_own(token)(ledger)
         acknowledged = [m for m in messages if m is not None]
         if len(acknowledged) < len(messages):
             raise ProtocolError(
-                "PROTOCOL_VIOLATED", reason=f"a writer task of micro-batch {batch} has not acknowledged"
+                "PROTOCOL_VIOLATED", reason=f"a writer task of micro-batch {batch} sent no commit message"
             )
         check_sources(ledger, self._view)
         if any(message.sources != self._view.sources for message in acknowledged):
@@ -124,25 +129,28 @@ class CheckpointCoordinator:
         check_encodings(acknowledged, batch)
         check_origin(ledger, origin)
         found = ledger.batches.get(batch)
-        if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago
+        if found is None and batch <= ledger.accounted:  # an old version whose record is no longer kept
             check_overtaken(ledger, acknowledged, batch)
             log.info("txnVersion %d was already written, so nothing is written now", batch)
         elif found is not None and found.checkpoint is not None:
-            # C2: it is decided already. Only what a repair has written again is missing.
+            # C2: the micro-batch is already decided. At most the repair of lost parts is missing.
             if self._view.gaps:
                 self._check_written(found, acknowledged, token, compare)
-            checkpoint = ledger.checkpoints.get(found.checkpoint)  # None: settled, and trimmed
+            checkpoint = ledger.checkpoints.get(found.checkpoint)  # None: settled, and no longer kept
             if checkpoint is not None and not checkpoint.settled:
                 self._repair(checkpoint, found, acknowledged, token)
         else:
             self._decision.decide(acknowledged, batch, token, found, origin)
-        # C10: sweep what losers of retries and speculation have left.
+        # C10: sweep the transactions of task attempts that a retry or speculation replaced.
         self._session.sweep(token)
 
     def _repair(
         self, checkpoint: CheckpointRecord, found: BatchRecord, messages: Sequence[Acknowledgement], token: int
     ) -> None:
-        """C2: journal the repair of a decided checkpoint's lost parts, and settle it as far as its micro-batches have run."""
+        """C2: journal the repair of a decided checkpoint's lost parts, then settle the checkpoint.
+
+        Raise if it is not settled after that, unless later micro-batches of the checkpoint still have to run again.
+        """
         settlement = self._session.settlement
         settlement.repair(checkpoint, found, messages, token)
         settlement.settle(checkpoint.id, token)
@@ -160,12 +168,12 @@ class CheckpointCoordinator:
         try:
             check_written(found, messages, found.batch, compare)
         except FencedError:
-            self._session.sweep(token)  # the abort that follows leaves a version alone that the journal has
+            self._session.sweep(token)  # the `abort` that follows does nothing, because the journal has the version
             raise
 
     def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
-        """Give a micro-batch up, unless the journal has it. *Called on the driver, in the commit process.*"""
-        # A1: load the journal: a micro-batch that it has is not given up.
+        """Abort a micro-batch and end its run, unless the journal has it. *Called on the driver, in the commit process.*"""
+        # A1: load the journal. A micro-batch that it has is not aborted.
         ledger = self._journal.load()
         tokens = {m.token for m in messages if m is not None}
         newest = ledger.newest_run
@@ -175,31 +183,31 @@ class CheckpointCoordinator:
             return
         token = newest.token
         try:
-            # A2: write "aborted". From here the run is ended.
+            # A2: write "aborted". From here on the run has ended.
             self._journal.append(entries.Aborted(run=token, batch=batch), may_abort(token, batch))
         except FencedError as fenced:
             log.info("micro-batch %d is not aborted by this process: %s", batch, fenced)
             return
-        except JournalStoreError as problem:  # raised, it would hide what went wrong first
+        except JournalStoreError as problem:  # if raised, it would hide the first error
             log.warning("micro-batch %d could not be aborted now; the next start aborts it: %s", batch, problem)
             return
         faults.reach("abort.journalled")
-        # A3: sweep what the micro-batch has prepared.
+        # A3: sweep the transactions of the micro-batch.
         self._session.sweep(token, ended=True)
 
     def close(self, follows: int) -> int:
-        """Commit what a stopped query has prepared, and leave nothing open: its final checkpoint.
+        """Commit the prepared micro-batches of a stopped query, and leave no transaction open. Return the new run's token.
 
-        *Called when the query has stopped or its driver is gone.* No other coordinator has this one's `driver`, so that
-        the claim fences what may still be running for the query; its view is that of a stopped query. Lost parts of a
-        decision stay for the next start to write.
+        *Called when the query has stopped or its driver is dead.* The settings must have a new `driver` id, so that the new
+        run fences processes that may still be running for the query. The view must be that of a stopped query. Lost parts of
+        a decided checkpoint stay lost until the next start writes them again. Raise if `follows` is no longer the newest run.
         """
         ledger = self._journal.load()
         check_location(ledger, self._view)
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
-        # E1: claim a run, so that the former driver decides nothing any more.
+        # E1: claim a run, so that the former driver can't decide anything any more.
         run = self._claimant.claim(follows)
         self._planning.settle_all(run.token)
         self._planning.keep_or_void(run.token, True)
@@ -207,19 +215,19 @@ class CheckpointCoordinator:
         faults.reach("recovery.swept")
         covered = self._journal.ledger.undecided()
         if covered:
-            # E2: decide what is prepared, and settle it.
+            # E2: decide the prepared micro-batches, and settle their checkpoint.
             self._decision.decide_prepared(covered, run.token)
-        # E3: write "stopped". From here the run is ended, and nothing of it is open.
+        # E3: write "stopped". From here on the run has ended, and has no open transaction.
         self._journal.append(entries.Stopped(run=run.token), may_stop(run.token))
         # E4: sweep.
         self._session.sweep(run.token, ended=True)
         return run.token
 
     def _token(self, messages: Sequence[Acknowledgement | None], batch: int) -> int:
-        """Return the run that the messages belong to; a mixture is refused."""
+        """Return the token of the run that the messages belong to; raise if they belong to several runs."""
         tokens = {m.token for m in messages if m is not None}
         if len(tokens) > 1:
-            reason = f"the tasks of micro-batch {batch} belong to the runs {sorted(tokens)}"
+            reason = f"the tasks of micro-batch {batch} belong to different runs: {sorted(tokens)}"
             raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
         if tokens:
             return tokens.pop()

@@ -1,4 +1,4 @@
-"""C3 to C9: a micro-batch is prepared, or its checkpoint decided and committed."""
+"""C3 to C9: journal a micro-batch as prepared, or decide its checkpoint and commit it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = ["Decision"]
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
-"""Seconds between two tries at a decision that was declined; doubles up to 5 s."""
+"""Pause before a failed decision is tried again, in seconds. It doubles with every try, up to 5 s."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class _Asked:
     ----------
     pending : PendingCheckpoint
     covered : Sequence[BatchRecord]
-        Prepared and undecided; the last of them is the micro-batch itself if it is `recorded`.
+        The prepared, undecided micro-batches. If `recorded` is true, the last one is this micro-batch.
     judge : Judge
-        Of the entry that records or decides it.
+        The judge of the entry that records or decides the micro-batch.
     recorded : bool
-        Its `prepared` is in the journal: this is a replay.
+        True if the journal already has the `prepared` entry of the micro-batch: this is a replay.
     """
 
     pending: PendingCheckpoint
@@ -74,7 +74,7 @@ class _Asked:
 
 
 class Decision:
-    """Decides the micro-batches of one coordinator.
+    """Journals the micro-batches of one coordinator as prepared, or decides and commits their checkpoints.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Decision:
         covers = [record.batch for record in covered]
         judge = may_record(token, batch, found is not None, covers, self._view.gaps)
         asked = _Asked(pending, covered, judge, recorded=found is not None)
-        # C5: the handles that the decision rests on are alive.
+        # C5: check that the handles are alive.
         reason = self._look(asked)
         faults.reach("commit.looked")
         barriers = new_barriers(self._view.lines, self._view.previous)
@@ -109,7 +109,7 @@ class Decision:
             batch=batch,
             sources=self._view.sources,
             began=began,
-            log=self._view.text if found is None else "",  # else its `prepared` has it
+            log=self._view.text if found is None else "",  # otherwise its `prepared` entry has it
             writers=len(messages),
             origin=origin,
             parts=[part.to_json() for part in pending.parts],
@@ -122,7 +122,7 @@ class Decision:
                 pending.finish()
                 self._commit_decided(checkpoint, token)
         elif found is None:
-            # C7: write "prepared". From here a replay writes nothing; a later checkpoint decides.
+            # C7: write "prepared". From here on a replay writes nothing. A later checkpoint decides.
             self._journal.append(fact, judge)
             faults.reach("prepared.written")
 
@@ -130,7 +130,7 @@ class Decision:
     def _acknowledged(
         messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None
     ) -> PendingCheckpoint:
-        """C3, C4: every task was planned with what the journal said, and still says, and has acknowledged once."""
+        """C3, C4: check that the journal has not changed since the tasks were planned, and that each task acknowledged once."""
         drained = {message.drained for message in messages}
         if len(drained) > 1:
             raise ProtocolError(
@@ -138,7 +138,7 @@ class Decision:
                 reason=f"only some tasks of micro-batch {batch} report that they discarded their rows",
             )
         if drained == {found is None}:
-            change = f"micro-batch {batch} was {'prepared' if found else 'voided'} since its tasks were planned"
+            change = f"micro-batch {batch} was {'prepared' if found else 'voided'} after its tasks were planned"
             raise FencedError("CONCURRENT_COMMIT", reason=change, batch=batch)
         pending = PendingCheckpoint(token, batch)
         for message in messages:
@@ -148,9 +148,9 @@ class Decision:
         return pending
 
     def _write(self, fact: entries.Prepared, reason: ClosingReason, asked: _Asked) -> int | None:
-        """C6, C7: trigger the hooks and write the decision, until the time for a commit is over; return the checkpoint's id.
+        """C6, C7: trigger the hooks and journal the decision; retry until ``commitTimeoutMs``. Return the checkpoint's id.
 
-        None if the checkpoint was declined, and its micro-batch waits for the next one.
+        Return None if the checkpoint was declined: its micro-batch then waits for the next checkpoint.
         """
         covers = [record.batch for record in asked.covered]
         context = hooks.HookContext(
@@ -163,15 +163,15 @@ class Decision:
                 if tried:
                     self._look(asked)
                 with hiding(self._settings.secrets):
-                    # C6: the hooks give the states that belong to the checkpoint.
+                    # C6: ask the hooks for the states that belong to the checkpoint.
                     states = hooks.trigger(self._settings.hooks, context)
                 faults.reach("hooks.triggered")
-                # C7: write "decided". From here the checkpoint counts, whatever dies.
+                # C7: write "decided". From here on the checkpoint is committed, even if every process dies.
                 decided = fact.decided(covers=covers, hooks=states, **self._barriers(self._view.lines))
                 return self._journal.append(decided, asked.judge, nonce).number
-            except FencedError:  # also by this commit's own decision, if a former try came late
+            except FencedError:  # perhaps because an earlier try of this commit arrived late, and has decided
                 late = self._journal.late(nonce)
-                if late is None or late.number not in self._journal.ledger.checkpoints:  # or void again, by a newer run
+                if late is None or late.number not in self._journal.ledger.checkpoints:  # or a newer run voided it
                     raise
                 return late.number
             except (HookError, JournalStoreError) as problem:
@@ -179,22 +179,22 @@ class Decision:
                     self._decline(problem, reason, fact, asked)
                     return None
                 log.warning(
-                    "micro-batch %d: the checkpoint could not be decided, and is tried again: %s", fact.batch, problem
+                    "micro-batch %d: the checkpoint could not be decided; trying again: %s", fact.batch, problem
                 )
             self._clock.sleep(min(pause, deadline.left()))
             pause, tried = min(2 * pause, 5.0), True
 
     def decide_prepared(self, covered: Sequence[BatchRecord], token: int) -> None:
-        """Decide and commit a checkpoint over what is prepared, closed by no micro-batch of its own: E2."""
+        """E2: decide and commit a checkpoint of all prepared micro-batches. No new micro-batch closes it."""
         last = covered[-1]
         handles = [(record.batch, part.handles[-1]) for record in covered for part in record.parts if part.handles]
         passed = [number for number, _ in handles if number <= self._view.committed]
         covers = [record.batch for record in covered]
         judge = may_record(token, last.batch, True, covers, self._view.gaps)
-        # C5: the handles that the decision rests on are alive.
+        # C5: check that the handles are alive.
         self._settlement.look(last.batch, [handle for _, handle in handles], judge, passed)
         began = self._session.milliseconds()
-        # C6: the hooks give the states that belong to the checkpoint.
+        # C6: ask the hooks for the states that belong to the checkpoint.
         states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))
         reason, writers = ClosingReason.STOP.name, last.writers
         fact = entries.Decided(
@@ -208,13 +208,13 @@ class Decision:
             covers=covers,
             **self._barriers(self._view.lines if last.batch >= self._view.batch else self._view.previous or ()),
         )
-        # C7: write "decided". From here the checkpoint counts, whatever dies.
+        # C7: write "decided". From here on the checkpoint is committed, even if every process dies.
         entry = self._journal.append(fact, judge)
         # C8, C9: commit, and write "settled".
         self._commit_decided(entry.number, token)
 
     def _barriers(self, lines: Sequence[SourceLine]) -> dict[str, Any]:
-        """Return what the decision records of other queries' barriers, and for those that follow this one."""
+        """Return the decision's ``cut`` if the query follows other queries, and ``marked`` if its sink publishes marks."""
         cut = cut_of(lines)
         found = {} if cut is None else {"cut": cut}
         return {**found, "marked": True} if publishes_marks(self._sink) else found
@@ -225,20 +225,21 @@ class Decision:
         if checkpoint.settled:
             return
         open_parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.open]
-        # C8: commit.
+        # C8: commit the handles.
         if not self._settlement.commit(checkpoint, open_parts, recovering=False):
             ledger = self._journal.load()
-            if newest_run(ledger).token != token:  # whoever came after commits, or repairs, what this driver can't
+            if newest_run(ledger).token != token:  # the newer run commits or repairs these parts
                 raise superseded(token, ledger)
             raise RetriableError("LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail="")
-        # C9: write "settled", once every row can be read.
+        # C9: when every row can be read, write "settled".
         self._settlement.finish(checkpoint, token)
         faults.reach("settled.written")
 
     def _look(self, asked: _Asked) -> ClosingReason | None:
-        """C5: the handles that a decision would rest on are alive; return why the micro-batch closes a checkpoint.
+        """C5: check that the handles are alive. Return why the micro-batch closes a checkpoint; None if it does not close one.
 
-        If it does not, only its own are looked at, and the oldest: the time that this has left is a reason to close.
+        If it closes none, inspect only the micro-batch's own handles and those of the oldest prepared micro-batch. If one of
+        them has at most half of its lifetime left, close a checkpoint after all (`ClosingReason.AGE`), and inspect the others.
         """
         batch, covered = asked.pending.batch, asked.covered
         reason = self._closing_reason(len({*(record.batch for record in covered), batch}))
@@ -264,7 +265,10 @@ class Decision:
         return self._settlement.look(batch, [*(handle for _, handle in earlier), *own], judge, passed)
 
     def _closing_reason(self, batches: int) -> ClosingReason | None:
-        """Return why the micro-batch closes a checkpoint of this many, as far as the query's logs and the journal show."""
+        """Return why the micro-batch closes a checkpoint, according to the query's logs and the journal; None if it does not.
+
+        `batches` is the number of micro-batches that the checkpoint would have.
+        """
         view = self._view
         if view.gaps:
             return ClosingReason.WRITE
@@ -308,7 +312,10 @@ class Decision:
     def _decline(
         self, problem: HookError | JournalError, reason: ClosingReason, fact: entries.Prepared, asked: _Asked
     ) -> None:
-        """Decline a checkpoint that can't be decided (C7): its micro-batch waits for the next one, if one is sure to come."""
+        """C7: decline a checkpoint that can't be decided, so that its micro-batch waits for the next checkpoint.
+
+        Raise `problem` instead if too many were declined in a row, or if another checkpoint is not sure to come.
+        """
         declined = len(self._journal.ledger.declined) + 1
         if declined > self._settings.tolerable or reason in (
             ClosingReason.FINAL,

@@ -1,4 +1,4 @@
-"""Planning, P4 to P9: recover what earlier runs left, before a task starts."""
+"""Planning, P4 to P9: settle or abort the transactions of earlier runs before a task starts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Planning"]
 log = logging.getLogger(__name__)
 
 MOST_LOOKED_AT = 1000
-"""Prepared parts that every planning asks the store about; a coordinator of a broker describes 200 in 13 ms."""
+"""Up to this number of prepared parts, every planning inspects all of them. Kafka's coordinator describes 200 in 13 ms."""
 
 
 class Planning:
-    """Recovers what earlier runs of a query have left.
+    """Settles, keeps or aborts the transactions of earlier runs, then plans the tasks of the micro-batch.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Planning:
         self._view = session.view
 
     def recover(self, run: RunRecord, claimed: bool) -> None:
-        """Bring everything up to the current micro-batch into a known state, P4 to P8."""
+        """P4 to P8: settle decided checkpoints, keep or void prepared micro-batches, sweep, and restore the hooks."""
         topics = [value for key, value in run.identity.items() if key == "topicId" or key.endswith(".topicId")]
         check_schedule(self._view.lines, topics, run.lifetime, self._sink.replacesRows)
         try:
@@ -47,15 +47,15 @@ class Planning:
             if self._view.gaps:
                 raise lost_version(behind) from None
             raise
-        # P6: what is prepared stays if it is alive, and is void if not.
+        # P6: keep the prepared micro-batches whose transactions are alive, and void the others.
         self.keep_or_void(run.token, claimed)
         self._record_repartitions(run.token)
-        # P7: sweep what no entry that is unsettled names.
+        # P7: sweep the transactions that no unsettled entry names.
         self._session.sweep(run.token)
         faults.reach("recovery.swept")
         self._stop_if_asked(run.token)
         if run.restored is None and self._session.settings.hooks:
-            # P8: the hooks get back the states of the newest decision.
+            # P8: give the hooks the states of the newest decided checkpoint.
             self._restore_hooks(run.token)
 
     def plan_tasks(self, run: RunRecord) -> TaskPlan:
@@ -80,17 +80,17 @@ class Planning:
 
     def settle_all(self, token: int) -> None:
         """P4 and P5: account for every micro-batch, then settle every decided checkpoint."""
-        # P4: every micro-batch before this one is accounted for.
+        # P4: check that every micro-batch before this one is accounted for.
         check_account(self._journal.ledger, self._view)
         for checkpoint in self._journal.ledger.unsettled():
-            # P5: what is decided is committed, whatever has died.
+            # P5: commit every decided checkpoint, even if the process that decided it died.
             self._session.settlement.settle(checkpoint.id, token)
 
     def keep_or_void(self, token: int, claimed: bool) -> None:
-        """P6: keep a prepared batch if all its handles are alive; else journal that it is void, then abort the others.
+        """P6: keep a prepared micro-batch if all its handles are alive. Otherwise journal `void`; P7 aborts its transactions.
 
-        If the handles are very many, a run that goes on inspects only those of batches that the query has not committed; all
-        of them are inspected again before the decision.
+        If there are more than `MOST_LOOKED_AT` handles, a continuing run inspects only those of micro-batches that Spark has
+        not committed. All handles are inspected again before the decision.
         """
         records = self._journal.ledger.undecided()
         if not claimed and sum(len(record.parts) for record in records) > MOST_LOOKED_AT:
@@ -102,13 +102,13 @@ class Planning:
                 if judge_prepared(record, [next(states) for _ in handles[record.batch]], self._view):
                     continue
             except (AmbiguousOutcomeError, RewindRequiredError):
-                may_keep(token, record.batch, record.entry)(self._journal.load())  # else it was decided meanwhile
+                may_keep(token, record.batch, record.entry)(self._journal.load())  # raises if it was decided since
                 raise
             void = entries.Void(prepared=record.batch, run=token)
             self._journal.append(void, may_void(token, record.batch, record.entry))
 
     def _record_repartitions(self, token: int) -> None:
-        """Account for the micro-batches that a repartition has added: no sink ran, so there is nothing to commit."""
+        """Journal the micro-batches that a repartition added. They have nothing to commit, because no sink wrote them."""
         for batch in unrecorded_repartitions(self._journal.ledger, self._view):
             ledger = self._journal.ledger
             covered = [record.batch for record in ledger.undecided()]
@@ -118,13 +118,16 @@ class Planning:
             reason = ClosingReason.REPARTITION.name
             fact = entries.Prepared(run=token, batch=batch, sources=sources, began=began, reason=reason, hooks=states)
             judge = may_record(token, batch, False, covered, False)
-            if covered:  # what is prepared before it is the next decision's, and so is it
+            if covered:  # the next decision covers this micro-batch, and those before it
                 self._journal.append(fact, judge)
             else:
                 self._journal.append(fact.decided(covers=[]), judge)
 
     def _stop_if_asked(self, token: int) -> None:
-        """End P7 of a run that was asked to stop; with something prepared, this micro-batch closes its final checkpoint."""
+        """P7: if a stop was requested and nothing is open, journal `stopped` and raise `QueryStoppedError`.
+
+        If something is open, do nothing: this micro-batch then closes the final checkpoint.
+        """
         ledger = self._journal.ledger
         if not ledger.stopping or ledger.undecided() or ledger.unsettled():
             return
@@ -132,7 +135,7 @@ class Planning:
         raise QueryStoppedError("STOP_REQUESTED", run=token, batch=self._view.batch - 1)
 
     def _restore_hooks(self, token: int) -> None:
-        """P8: the states of the newest decision go back to the hooks, once in every run."""
+        """P8: give the hooks the states of the newest decided checkpoint, once per run."""
         checkpoints = self._journal.ledger.checkpoints
         newest = max(checkpoints, default=None)
         states = checkpoints[newest].hooks if newest is not None else {}

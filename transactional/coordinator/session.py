@@ -21,36 +21,37 @@ __all__ = ["RunSettings", "Session"]
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The identity of a run: two plannings of one driver that agree in it are the same run.
+    """The settings of a run. A planning continues the newest run only if `driver` and `digest` are the same.
 
     Parameters
     ----------
     driver : str
-        Equal in all processes of one driver, different between drivers.
+        Id of the driver: the same in all processes of one driver, and different for every driver.
     sink : str
-        The format's name.
+        The sink's format name.
     digest : str
-        Of the user's options and schema.
+        Digest of the user's options and schema.
     prefix : str
+        Value of the option ``transactionalIdPrefix``.
     process, setup : Mapping[str, Any]
-        As `RunRecord` keeps them.
+        As in `RunRecord`.
     retained : int
         Number of settled checkpoints that the journal keeps.
     max_batches : int
         Number of micro-batches after which a checkpoint closes.
     commit_seconds : float
-        How long a declined decision is tried again.
+        How long a decision that fails is tried again, in seconds.
     tolerable : int
         How many checkpoints in a row may be declined before commit raises.
     hooks : Sequence[CheckpointHook]
     allow_non_restored : bool
-        Leave behind what the savepoint that was restored holds and this query does not take: states of hooks, positions.
+        True if the query may drop data of the restored savepoint that it does not use: states of hooks, positions in topics.
     secrets : Collection[str]
-        Values of options that what a hook raises may quote, and the journal must not.
+        Secret values of options. They are removed from the errors of hooks, because the journal must not contain them.
     started : int, optional
-        The journal's last entry when Spark started the query, if it is known.
+        Number of the journal's last entry when Spark started the query; None if unknown.
     host_options : Collection[str]
-        Names of options, in lower case, that address no target.
+        Names of options, in lower case, that do not address a target.
     """
 
     driver: str
@@ -71,7 +72,7 @@ class RunSettings:
 
 
 class Session:
-    """One coordinator's journal, sink and view of the query.
+    """Holds one coordinator's journal, sink, settings and view of the query.
 
     Parameters
     ----------
@@ -100,14 +101,19 @@ class Session:
 
     @property
     def ledger(self) -> Ledger:
-        """State of the journal as it was loaded last."""
+        """The ledger, as of the journal's last load or append."""
         return self.journal.ledger
 
     def identify(self) -> dict[str, str]:
-        """Return the store's identity; it is asked once per planning.
+        """Return the store's identity. The sink is asked only once per planning.
 
-        A store in which the journal has checkpoints has to be there, and the same: else a new and empty one would be created,
-        or another one written into. Another address is another store, as the user has said so.
+        If the journal has settled checkpoints in the store, the store must exist and be the same one. Otherwise the sink could
+        create an empty store, or write into a wrong one. If the user changed the address, another store is accepted.
+
+        Raises
+        ------
+        StoreError
+            ``STORE_GONE`` or ``STORE_REPLACED``
         """
         if self._identity is None:
             settled = self._settled()
@@ -129,7 +135,7 @@ class Session:
         return self.ledger.known_at_store(routes_of(self.sink))
 
     def _is_same_address(self, route: str) -> bool:
-        """Return whether the options name the same target; of a sink that is several, that of the route."""
+        """Return whether the options still address the same target: for a sink that combines several, the route's target."""
         former = self.ledger.newest_run
         return former is not None and self._address(former.setup, route) == self._address(self.settings.setup, route)
 
@@ -144,9 +150,9 @@ class Session:
         }
 
     def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
-        """Compare the target with the newest run's, for a sink that returns no ``cluster``; return the changes, before and now.
+        """Return how the target changed, as two texts (before, now). None if it did not change, or if the sink names a cluster.
 
-        Then only the rest of the identity and the options that address the target can show that it is another one.
+        Without the name of a cluster, only the identity and the address can show that this is another target.
         """
         former = self.ledger.newest_run
         for route in routes_of(self.sink):
@@ -160,7 +166,7 @@ class Session:
         return None
 
     def _is_same_place(self, identity: Mapping[str, str], route: str) -> bool:
-        """Return whether it is the former store, and the name of the target there, however the options spell it."""
+        """Return whether ``cluster`` and ``topic`` are the former run's, even if the options spell the address differently."""
         former, start = self.ledger.newest_run, f"{route}." if route else ""
         return former is not None and all(
             former.identified(key, route) == identity.get(f"{start}{key}") for key in ("cluster", "topic")
@@ -168,26 +174,26 @@ class Session:
 
     def _must_be_the_same(self, identity: Mapping[str, str], route: str, checkpoint: int) -> None:
         former = self.ledger.newest_run
-        if former is None or self.view.gaps:  # of a batch write, `check_target` compares it
+        if former is None or self.view.gaps:  # for a batch write, `check_target` compares the identity
             return
         changed = [key for key, value in _of_route(former.identity, route).items() if identity.get(key) != value]
         if changed:
-            was = ", ".join(f"{key} was {former.identity[key]}, is {identity.get(key)}" for key in sorted(changed))
+            was = ", ".join(f"{key} was {former.identity[key]}, is now {identity.get(key)}" for key in sorted(changed))
             raise StoreError("STORE_REPLACED", store=self._named(route), known=checkpoint, changes=was)
 
     def _named(self, route: str) -> str:
         return f"{self.sink.name()} {route}".strip()
 
     def milliseconds(self) -> int:
-        """Return the time since the epoch."""
+        """Return the current time, in milliseconds since the epoch."""
         return int(self.clock.now() * 1000)
 
     def sweep(self, token: int, ended: bool = False) -> None:
-        """Abort transactions that no unsettled entry names; stores whose aborts are not atomic are given the cut-off."""
+        """Abort the transactions that no unsettled entry names. Pass `ended` if the run can't decide anything any more."""
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
-        """Return the point before which nothing can be decided any more."""
+        """Return a run's cut-off: no driver can decide transactions before it. If `ended`, all of the run are before it."""
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff
 

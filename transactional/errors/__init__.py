@@ -1,4 +1,4 @@
-"""Every error that this project raises on purpose: kinds here, conditions in ``conditions.json``, see `catalogue`.
+"""All errors that this project raises on purpose: classes here, conditions in ``conditions.json`` (see `catalogue`).
 
 ::
 
@@ -7,21 +7,21 @@
     ├── LocationError                      the checkpoint location and the journal do not belong together
     │   └── PutBackError                   the location, or the store, is an older copy
     ├── JournalError                       the journal can't be read or written, or is of an unknown version
-    │   └── JournalStoreError              the journal's store failed: the same may work later
+    │   └── JournalStoreError              the journal's store failed: the same request may succeed later
     ├── FencedError                        a newer run owns the location, or this run has ended
     │   └── SupersededError                a newer run owns the location
-    ├── QueryStoppedError                  no failure: the query ends because it was asked to, and nothing is left open
-    ├── ProtocolError                      a call or message arrived that the protocol excludes
-    ├── StoreError                         the sink's store refused for good (rights, versions, missing topic)
+    ├── QueryStoppedError                  no failure: the query was stopped on request, and no transaction is open
+    ├── ProtocolError                      an unexpected call or message arrived
+    ├── StoreError                         the store refused, and a retry does not help (rights, versions, missing topic)
     │   ├── RowRefusedError                the store refused a row (too large, wrong type)
     │   └── StoreUnreachableError          no connection to the store
-    ├── RetriableError                     nothing is decided; the same batch can be written again
-    │   └── StoreReplacedError             the store went on elsewhere, or from an older state: a new run has to look
-    ├── TransactionLostError               prepared transactions that will never be committed
-    ├── HookError                          a checkpoint hook raised: the checkpoint is declined
+    ├── RetriableError                     nothing was decided: the same micro-batch can be written again
+    │   └── StoreReplacedError             the store changed after the run began (a failover): a new run checks it
+    ├── TransactionLostError               some prepared transactions can never be committed
+    ├── HookError                          a checkpoint hook raised an exception
     ├── AmbiguousOutcomeError              the store can't say whether a transaction was committed
-    ├── ReplayMismatchError                a repair's rows are not the recorded ones
-    └── RewindRequiredError                lost parts belong to batches that the query has moved past
+    ├── ReplayMismatchError                a micro-batch that was computed again has other rows
+    └── RewindRequiredError                rows were lost in micro-batches that the query has moved past
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class TwoPhaseCommitError(Exception):
         return type(self)(self.condition, f"{self.message} {note}", **self.parameters)
 
     def getCondition(self) -> str:
-        """Return the condition's name, as PySpark's errors do."""
+        """Return the condition's name. PySpark's errors have the same method."""
         return self.condition
 
     def getMessageParameters(self) -> dict[str, str]:
-        """Return the parameters as the message shows them, as PySpark's errors do."""
+        """Return the parameters as texts, in the form that the message shows. PySpark's errors have the same method."""
         return {name: shown(value) for name, value in self.parameters.items()}
 
     def getSqlState(self) -> str | None:
@@ -133,7 +133,7 @@ class FencedError(TwoPhaseCommitError):
 
 
 class SupersededError(FencedError):
-    """A newer run owns the location; this one must stop."""
+    """A newer run owns the location. This run must stop."""
 
 
 class QueryStoppedError(TwoPhaseCommitError):
@@ -165,7 +165,7 @@ class StoreReplacedError(RetriableError):
 
 
 class TransactionLostError(TwoPhaseCommitError):
-    """Some prepared transactions can never be committed; the framework inspects the others of the call again.
+    """Some prepared transactions can never be committed. The framework inspects the other handles of the call again.
 
     Parameters
     ----------
@@ -195,12 +195,12 @@ class HookError(TwoPhaseCommitError):
 
 
 class AmbiguousOutcomeError(TwoPhaseCommitError):
-    """The store does not show whether a transaction was committed. You have to decide with ``barrier resolve``."""
+    """The store can't show whether a transaction was committed. You have to decide with ``barrier resolve``."""
 
 
 class ReplayMismatchError(TwoPhaseCommitError):
-    """A micro-batch that was computed again has other rows than before: the plan or its parallelism changed."""
+    """A micro-batch was computed again with other rows than before, for example because its plan or parallelism changed."""
 
 
 class RewindRequiredError(TwoPhaseCommitError):
-    """Rows were lost in micro-batches that the query has moved past: it has to go back (``barrier recover``)."""
+    """Rows were lost in micro-batches that the query has moved past. You have to rewind the query (``barrier recover``)."""

@@ -1,16 +1,16 @@
-"""The catalogue of error conditions, in the manner of Spark's ``error-conditions.json``.
+"""The catalogue of error conditions, like Spark's ``error-conditions.json``.
 
 A package keeps its conditions in a file ``conditions.json``. A condition has
 
 sqlState
-    Five characters, of the classes of the SQL standard: 40 rolled back, 55 not in the state that it has to be in, ...
+    Five characters. The first two are a class of the SQL standard, such as 40 (rolled back) or 55 (not in the required state).
 action
-    What a supervisor does about it: a member of `transactional.failure.Remedy`, by value of `ACTIONS`.
+    How a supervisor responds to the error: one of `ACTIONS` (see `transactional.failure.Remedy`).
 message, remedy
-    What happened, and what to do; lists of strings that are joined by spaces. ``<name>`` stands for a parameter.
+    What happened, and what to do. Each is a list of strings, which are joined by spaces. ``<name>`` is replaced by a parameter.
 
-A package above this one extends the catalogue (`Catalogue.extend`) with conditions of its own, and with remedies for
-conditions of this package (an entry that has only a remedy): it knows the commands with which a remedy is carried out.
+A package that builds on this one extends the catalogue (`Catalogue.extend`) with its own conditions. It can also replace the
+remedies of this package's conditions, by entries that have only a remedy, because it knows the commands for them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Condition:
     Parameters
     ----------
     name : str
-        Stable upper-case name.
+        The condition's stable name, in upper case.
     sql_state : str
     action : str
         One of `ACTIONS`.
     message, remedy : str
-        Templates.
+        Texts in which ``<name>`` stands for a parameter.
     package : str
-        Where it is defined.
+        The package that defines the condition.
     """
 
     name: str
@@ -58,14 +58,14 @@ class Condition:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Names of the parameters that the templates need."""
+        """Names of the parameters that the message and the remedy need."""
         return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.message + self.remedy))
 
     def text(self, parameters: Mapping[str, Any]) -> str:
-        """Return message and remedy with these parameters; a missing one leaves its placeholder.
+        """Return message and remedy with the parameters filled in. A placeholder without a parameter stays.
 
-        Control characters of a parameter are escaped: it may be a name that another user chose.
-        A full stop that ends both a parameter and the template stands once.
+        Control characters in parameters are escaped, because other users may have chosen the values. If a parameter ends with
+        a full stop, and the text has one after the placeholder, only one is kept.
         """
 
         def value(match: re.Match[str]) -> str:
@@ -76,19 +76,19 @@ class Condition:
 
 
 def shown(value: Any) -> str:
-    """Return a parameter as it stands in a message: a list by commas, nothing as ``none``."""
+    """Return a parameter as text for a message: a list with commas between its items, None or an empty list as ``none``."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 
 
 class Catalogue(Mapping[str, Condition]):
-    """Conditions by name, of all packages that have extended it. Files are read when a condition is first asked for.
+    """The conditions of all packages that have extended the catalogue, by name. Their files are read at the first lookup.
 
     Parameters
     ----------
     *packages : str
-        Each has a `FILE`; later ones may give the conditions of earlier ones another remedy.
+        Packages with a `FILE`. Later packages may replace the remedies of earlier packages' conditions.
     """
 
     def __init__(self, *packages: str) -> None:
@@ -96,7 +96,7 @@ class Catalogue(Mapping[str, Condition]):
         self._conditions: dict[str, Condition] | None = None
 
     def extend(self, package: str) -> None:
-        """Add a package's conditions and remedies. Extending twice changes nothing."""
+        """Add a package's conditions and remedies. Adding a package twice changes nothing."""
         if package not in self._packages:
             self._packages.append(package)
             self._conditions = None
@@ -112,7 +112,7 @@ class Catalogue(Mapping[str, Condition]):
 
     def _read(self) -> dict[str, Condition]:
         if self._conditions is None:
-            from importlib import resources  # slow, and most processes raise nothing
+            from importlib import resources  # slow to import, and most processes raise no error
 
             found: dict[str, Condition] = {}
             for package in self._packages:

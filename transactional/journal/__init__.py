@@ -1,4 +1,4 @@
-"""The journal: every fact that binds takes the next number by exclusive create."""
+"""The journal: numbered entries, one for each binding fact. A process takes the next number by exclusive create."""
 
 from transactional.journal.folders import sync_folder
 from transactional.journal.journal import Journal, snapshot_file

@@ -1,7 +1,7 @@
-"""Folders of a journal: durable under their names, and closed to all but their owner.
+"""Functions that make the journal's files and folders durable, and close them to other users.
 
-The group may read and write, too, if it may write to the folder above: a location that several users of one group share
-(setgid, umask 007) stays theirs. Even options that name no secret reveal where the data is.
+The group has access only if it may write to the folder above, so that several users of one group can share a location (setgid,
+umask 007). Other users have no access, because even options without secrets reveal where the data is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ log = logging.getLogger(__name__)
 OWNER, GROUP = 0o700, 0o070
 
 DISK_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""Errors of a disk that may have lost what it was given; others say that a folder can't be opened or synced by this user."""
+"""Errors after which the disk may have lost data. Other errors mean only that this user can't open or sync a folder."""
 
 _refused: set[str] = set()
-"""Folders on file systems that can't sync them; each is logged once."""
+"""Folders that their file system can't sync. Each folder is logged once."""
 
 _durable: set[str] = set()
-"""Folders that this process has made durable under their names, with all folders above them."""
+"""Folders whose names this process has synced to disk, together with the names of all folders above them."""
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable. If the file system can't do this, it is logged: a kill takes nothing away even so."""
+    """Sync a folder, so that the names of its files survive a power failure.
+
+    If the file system can't sync folders, log a warning: a power failure may then remove new files.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -46,7 +49,7 @@ def sync_folder(folder: str) -> None:
 
 
 def sync_file(path: str) -> None:
-    """Make a file's bytes durable, whichever process has written them."""
+    """Sync a file, so that its contents survive a power failure, even if another process wrote them."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -55,10 +58,10 @@ def sync_file(path: str) -> None:
 
 
 def make_folders(path: str, private: bool = True) -> None:
-    """Make a folder and those above it that are not there, and make all of them durable under their names.
+    """Create a folder and the missing folders above it, and make the names of all of them durable.
 
-    A folder that is there counts as not durable, until this process has synced the folder above it: another process may
-    have made it, and Spark does so without any fsync.
+    An existing folder is synced as well, once per process: another process may have created it, and Spark uses no fsync.
+    If `private` is true, other users have no access to the new folders (see `folder_mode`).
     """
     path = os.path.abspath(path)
     missing = []
@@ -68,7 +71,7 @@ def make_folders(path: str, private: bool = True) -> None:
         folder = os.path.dirname(folder)
     for folder in reversed(missing):
         _durable.discard(folder)
-        with suppress(FileExistsError):  # by another process
+        with suppress(FileExistsError):  # another process created it
             os.mkdir(folder, folder_mode(os.path.dirname(folder)) if private else 0o777)
     unsure = []
     folder = path
@@ -76,27 +79,27 @@ def make_folders(path: str, private: bool = True) -> None:
         unsure.append(folder)
         folder = os.path.dirname(folder)
     for folder in reversed(unsure):
-        # a folder above may be one that this user may not read, or that can't be synced
+        # perhaps this user may not read a folder above, or its file system can't sync it
         try:
-            sync_folder(os.path.dirname(folder))  # else a power failure takes it away with what was synced into it
-        except OSError as error:  # noqa: PERF203 - each folder above is another one
+            sync_folder(os.path.dirname(folder))  # otherwise a power failure may remove it with all its files
+        except OSError as error:  # noqa: PERF203 - one folder may fail, and the next may not
             if folder in missing or error.errno in DISK_FAILED:
                 raise
     _durable.update(unsure)
 
 
 def file_mode(folder: str) -> int:
-    """Return the mode of a new file in a folder: the group gets the folder's rights, others get none."""
+    """Return the mode of a new file in a folder: the group gets the rights that it has in the folder, other users get none."""
     return 0o600 | (os.stat(folder).st_mode & 0o060)
 
 
 def folder_mode(above: str) -> int:
-    """Return the mode of a new folder: the group gets access if it, and not everyone, may write in the folder above."""
+    """Return the mode of a new folder: the group gets access if it may write to the folder above and other users may not."""
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Write a file that readers see whole, the old or the new one. Not durable: for what a later write replaces."""
+    """Replace a file in one step, so that readers see either the old or the new contents. The new contents are not durable."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:

@@ -1,7 +1,7 @@
-"""The journal: every fact that binds takes the next number by exclusive create.
+"""The journal: numbered entries, one for each binding fact. A process takes the next number by exclusive create.
 
-Exclusive create is the arbiter between drivers: of two creates of one number exactly one succeeds, and a number once
-taken stays taken, also after its entry was folded into a snapshot and deleted.
+If two drivers create the same number, exactly one of them succeeds. A number is never used again, even after its entry was
+folded into a snapshot and deleted.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-SNAPSHOT_EVERY = 64  # entries: planning reads at most twice as many small files
-SNAPSHOT_BYTES = 1 << 20  # of entries: hundreds of writer tasks make megabytes each; parsing takes 15 ms a megabyte
-RELIST = 20  # times that a listing which a snapshot changed meanwhile is repeated
+SNAPSHOT_EVERY = 64  # entries, so that a planning reads at most twice this number of small files
+SNAPSHOT_BYTES = 1 << 20  # of entries: with hundreds of tasks, each entry has megabytes; parsing takes 15 ms per MB
+RELIST = 20  # how often a load is tried, if a snapshot changes the files during each try
 
 _NAME = re.compile(r"([1-9][0-9]*)\.(snapshot\.)?json")
-_LEFTOVER = re.compile(r"\.(\d+)\.(?:snapshot\.)?json\.[0-9a-f]{32}")  # of a create that was killed
+_LEFTOVER = re.compile(r"\.(\d+)\.(?:snapshot\.)?json\.[0-9a-f]{32}")  # the temporary file of a killed create
 
 
 def _digest(data: bytes) -> bytes:
@@ -41,21 +41,21 @@ def _digest(data: bytes) -> bytes:
 
 
 def snapshot_file(ledger: Ledger, clock: Clock, nonce: str = "") -> tuple[str, bytes]:
-    """Return name and contents of a ledger's snapshot: a journal can begin with it."""
+    """Return the name and the contents of a snapshot file of a ledger. A new journal can begin with this file."""
     nonce = nonce or uuid.uuid4().hex
     entry = Entry(ledger.position, EntryKind.SNAPSHOT, nonce, int(clock.now() * 1000), ledger.to_json())
     return f"{ledger.position}.snapshot.json", encode(entry)
 
 
 class Journal:
-    """Reads, folds and appends.
+    """Loads the journal into a ledger, appends entries, and folds old entries into snapshots.
 
     Parameters
     ----------
     store : JournalStore
     clock : Clock, optional
     nonce : Callable[[], str], optional
-        Source of entries' nonces.
+        Returns a new nonce for each call; every entry gets one.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Journal:
         self._snapshots: list[int] = []
         self._anchor = ("", b"")  # name and digest of the last file that was folded into the ledger
         self._unfolded = 0  # bytes of the entries after the newest snapshot, as far as they were read
-        self._unanswered: dict[str, int] = {}  # nonce and number of creates that failed, and may still take place
+        self._unanswered: dict[str, int] = {}  # number by nonce, of creates that failed and may still arrive
 
     def load(self) -> Ledger:
-        """List, read what is new (a snapshot and the entries after it), fold it; the state is also kept in `ledger`.
+        """Read the entries that are new since the last load, fold them into `ledger`, and return it.
 
-        A journal that was loaded before reads only what came since, if the last file that it folded is still there as it was:
-        the folder may have been deleted, or replaced by an older copy.
+        If the last file that was folded has changed, the folder was deleted or replaced by an older copy. Then everything is
+        read again: the newest snapshot, and the entries after it.
         """
         for _ in range(RELIST):
             ledger = self._load_once()
@@ -87,7 +87,7 @@ class Journal:
         raise JournalError("JOURNAL_UNREADABLE", times=RELIST)
 
     def _load_once(self) -> Ledger | None:
-        """Try once; None if a snapshot deleted entries in the meantime."""
+        """Load once; return None if entries were deleted in the meantime, because another process wrote a snapshot."""
         entries, snapshots = self._list()
         try:
             folded = snapshots[-1] if snapshots else 0
@@ -99,21 +99,21 @@ class Journal:
             numbers = [n for n in entries if n > ledger.position]
             first = ledger.position + 1
             if numbers != list(range(first, first + len(numbers))) and self._list() != (entries, snapshots):
-                return None  # the listing was taken while entries came or went; the fold refuses a lasting gap
+                return None  # entries were added or deleted during the listing; the fold refuses a lasting gap
             for number in numbers:
                 name = f"{number}.json"
                 data = self._read(name)
                 apply(ledger, self._entry(data, name))
                 anchor, unfolded = (name, _digest(data)), unfolded + len(data)
             if numbers and any(snapshot >= first for snapshot in self._list()[1]):
-                return None  # folded and deleted while it was read: a late create may have taken a number again
+                return None  # entries were folded meanwhile, so a late create may have reused a number
         except FileNotFoundError:
             return None
         self._snapshots, self._anchor, self._unfolded = snapshots, anchor, unfolded
         return ledger
 
     def _known(self) -> Ledger:
-        """Return a copy of the loaded ledger if the last file that was folded into it is as it was; an empty one if not."""
+        """Return a copy of the loaded ledger if the last file folded into it is unchanged; otherwise an empty ledger."""
         name, digest = self._anchor
         try:
             if name and _digest(self._read(name)) == digest:
@@ -146,11 +146,11 @@ class Journal:
             raise self._failed(name, error) from error
 
     def _entry(self, data: bytes, name: str) -> Entry:
-        """Decode a file, and check that it is the one that its name says: a copy under another name is whole, too."""
+        """Decode a file, and check that its entry belongs to the file's name: the file may be a copy of another one."""
         entry = decode(data, name)
         is_snapshot = entry.kind == EntryKind.SNAPSHOT
         if name != f"{entry.number}.{'snapshot.' if is_snapshot else ''}json":
-            reason = f"{name} holds {'the snapshot' if is_snapshot else 'entry'} {entry.number}"
+            reason = f"{name} holds {'snapshot' if is_snapshot else 'entry'} {entry.number}"
             raise JournalError("JOURNAL_DAMAGED", reason=reason, file=name)
         return entry
 
@@ -166,10 +166,19 @@ class Journal:
         return ledger
 
     def append(self, fact: Fact, judge: Callable[[Ledger], None], nonce: str = "") -> Entry:
-        """Take the next number for a fact; return its entry, as it is in the journal."""
+        """Write a fact as the journal's next entry, and return the entry.
+
+        If another process takes the number, load its entry and try the next number. `judge` checks the ledger before each try,
+        and raises if the fact must not be written.
+
+        Raises
+        ------
+        JournalStoreError
+            ``JOURNAL_STORE_FAILED``: the entry may still appear in the journal (see `late`).
+        """
         nonce = nonce or self.nonce()
         while True:
-            if self.ledger.moved is not None:  # nothing follows it, whatever its kind
+            if self.ledger.moved is not None:  # no entry of any kind may follow
                 raise moved_on(self.ledger.moved)
             if self.ledger.restoring is not None and not isinstance(fact, Opened):
                 raise unfinished(self.ledger.restoring)
@@ -192,7 +201,7 @@ class Journal:
             self.load()
 
     def late(self, nonce: str) -> Entry | None:
-        """Return the entry of an `append` that ended with ``JOURNAL_STORE_FAILED``, if it has come late, and load it."""
+        """Return the entry of an `append` that failed with ``JOURNAL_STORE_FAILED``, if it arrived late; otherwise None."""
         number = self._unanswered.get(nonce)
         if number is None:
             return None
@@ -209,10 +218,10 @@ class Journal:
         return entry
 
     def ask(self, due: Callable[[Ledger], Request | None], judge: Callable[[Ledger], None]) -> Ledger:
-        """Append the request that is due, and return the ledger that no longer needs one.
+        """Append a request if one is due, and return the ledger in which none is due any more.
 
-        The journal may grow, or be folded, at this moment: whether the request is still due is judged at every number. If the
-        snapshot holds it, or another process has made it, it is not made again.
+        `due` returns the request that a ledger still needs, or None. The journal may grow at the same time, so `due` is called
+        again at every number. If another process has made the request, it is not made twice.
         """
         while (request := due(self.ledger)) is not None:
 
@@ -228,10 +237,10 @@ class Journal:
         return self.ledger
 
     def _create(self, entry: Entry, data: bytes) -> bytes | None:
-        """Exclusive create; a lost answer is settled by reading back, also if the store's client has hidden it.
+        """Create an entry's file. Return the file's contents if the entry is ours; None if another process took the number.
 
-        A client that sends a create again, because the first answer was lost, is answered that the number is taken: by us.
-        Returns what the entry holds if it is ours; None if the number is another's.
+        If the create fails, or the number is taken, read the file: its nonce shows whose entry it is. A store's client may have
+        repeated a create whose answer was lost. Then the store reports that the number is taken, although the entry is ours.
         """
         name = f"{entry.number}.json"
         failure: Exception | None = None
@@ -245,7 +254,7 @@ class Journal:
             held = self._read(name)
             return held if decode(held, name).nonce == entry.nonce else None
         except FileNotFoundError as error:
-            if failure is None:  # taken, folded and deleted since
+            if failure is None:  # another's entry, which was folded and deleted since
                 return None
             raise self._failed(name, failure) from error
         except JournalStoreError as error:
@@ -258,7 +267,7 @@ class Journal:
         return JournalStoreError("JOURNAL_STORE_FAILED", file=name, reason=str(failure))
 
     def _check_not_folded(self, number: int) -> None:
-        """Raise if a snapshot is at or above our number: it had been taken and deleted, and our entry counts for nothing."""
+        """Raise if a snapshot covers our number: another entry had it and was deleted, so our entry has no effect."""
         _, snapshots = self._list()
         if snapshots and snapshots[-1] >= number:
             newer = (
@@ -267,12 +276,12 @@ class Journal:
             raise SupersededError("RUN_SUPERSEDED", run="not numbered yet", newer=newer, number=number)
 
     def fold(self, every: int = SNAPSHOT_EVERY) -> None:
-        """Write a snapshot when `every` entries follow the last, and delete what two snapshots cover.
+        """If at least `every` entries follow the last snapshot, write a new snapshot and delete old entries.
 
-        Large entries are folded sooner, once everything is settled: a snapshot forgets what was prepared then.
+        Large entries are folded sooner, but only when everything is settled: the snapshot then needs no prepared parts.
 
-        Entries are deleted up to the *previous* snapshot only, and the two newest snapshots stay, so that no listing,
-        however it interleaves, sees neither an entry nor a snapshot that folded it.
+        Entries are deleted up to the *previous* snapshot only, and the two newest snapshots stay. So even a listing at the same
+        time always finds an entry, or a snapshot that contains it.
         """
         last = self._snapshots[-1] if self._snapshots else 0
         large = self._unfolded >= SNAPSHOT_BYTES and not self.ledger.known_handles()
@@ -282,8 +291,8 @@ class Journal:
         try:
             self._store.create(name, data)
             self._delete_folded()
-        except OSError as error:  # it may be there or not; the entries stay, and the next planning tries again
-            log.warning("no snapshot of the journal was written now; a later one follows: %s", error)
+        except OSError as error:  # the file may exist or not; the entries stay, and the next planning tries again
+            log.warning("the journal's snapshot could not be written; the next planning tries again: %s", error)
 
     def _delete_folded(self) -> None:
         entries, snapshots = self._list()
@@ -295,5 +304,5 @@ class Journal:
         for stale in [n for n in entries if n <= snapshots[-2]]:
             self._store.delete(f"{stale}.json")
         for leftover in filter(None, map(_LEFTOVER.fullmatch, self._store.names())):
-            if int(leftover[1]) <= snapshots[-2]:  # a create that still uses it comes too late anyway
+            if int(leftover[1]) <= snapshots[-2]:  # a create that still uses it is too late anyway
                 self._store.delete(leftover[0])

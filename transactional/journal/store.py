@@ -1,4 +1,4 @@
-"""Stores of a journal's files, with the one operation that arbitrates between drivers."""
+"""Stores for a journal's files. Their exclusive create decides which driver gets a number."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ __all__ = ["JournalStore", "LocalJournalStore", "MemoryJournalStore", "closed_jo
 
 
 class JournalStore(Protocol):
-    """Files by name, with the one operation that arbitrates. Names are ``<n>.json`` and ``<n>.snapshot.json``."""
+    """Stores the files of a journal: ``<n>.json`` and ``<n>.snapshot.json``. `create` decides which driver gets a number."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a file whole, durably, or not at all; False if the name is taken.
+        """Create a complete, durable file, or no file at all. Return False if the name is taken.
+
+        `Journal` then reads the file, because an earlier request of this very call may have taken the name.
 
         Raises
         ------
         OSError
-            It may be created or not. `Journal` reads it back, also if the name is taken: perhaps by this very call.
+            The file may have been created or not. `Journal` reads it to find out.
         """
 
     def names(self) -> list[str]:
-        """Return all names, in any order."""
+        """Return the names of all files, in any order."""
 
     def read(self, name: str) -> bytes:
-        """Return a file's contents, or raise FileNotFoundError. After a create that failed, what it returns is durable."""
+        """Return a file's contents, or raise FileNotFoundError. If a create failed before, first make the file durable."""
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is gone is no error."""
+        """Delete a file if it exists."""
 
 
 class LocalJournalStore:
-    """A folder on a local disk: temporary file, fsync, link to the name, fsync of the folder.
+    """Stores a journal in a folder on a local disk.
+
+    A create writes a temporary file, syncs it, links it to the name, and syncs the folder.
 
     Parameters
     ----------
     folder : str
-        Created with the first entry.
+        The journal's folder. It is created with the first entry.
     location : str, optional
-        A folder above it, created with it. Like those above, it has the modes that any program gives: only what is below
-        is closed to others.
+        A folder above `folder`, created with it if it does not exist. It gets the usual access rights; only the folders
+        below it are closed to other users.
     """
 
     def __init__(self, folder: str, location: str = "") -> None:
         self.folder = folder
         self._location = location
-        self._unsure = False  # whether a create has failed, and may have left a name that is not durable
+        self._unsure = False  # True if a create failed, and may have left a name that is not durable
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`. ``os.link`` fails if the name exists: rename would replace it."""
+        """See `JournalStore`. ``os.link`` fails if the name exists, whereas a rename would replace the file."""
         if self._location:
             os.makedirs(self._location, exist_ok=True)
         make_folders(self.folder)
@@ -72,7 +76,7 @@ class LocalJournalStore:
         finally:
             self._unsure = True
             os.unlink(temporary)
-        self._sync()  # also if the name is taken: whoever took it may have died before this step
+        self._sync()  # also if the name is taken: the process that took it may have died before this step
         return created
 
     def names(self) -> list[str]:
@@ -109,12 +113,12 @@ class LocalJournalStore:
 
 
 def closed_journal(error: PermissionError) -> JournalError:
-    """Make the error of a journal that is another user's."""
+    """Return the error for a journal that this user may not read."""
     return JournalError("LOCATION_NOT_OURS", path=error.filename)
 
 
 class MemoryJournalStore:
-    """A dict; for tests of the protocol."""
+    """Stores a journal in a dict, for tests."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

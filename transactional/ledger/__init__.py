@@ -1,4 +1,4 @@
-"""The ledger: the fold over the journal, all that the coordinator knows."""
+"""The ledger: everything that the coordinator knows, folded from the journal's entries."""
 
 from transactional.ledger.fold import apply
 from transactional.ledger.ledger import Ledger

@@ -1,4 +1,4 @@
-"""The fold over the journal: the effect of each entry on the ledger."""
+"""The fold over the journal: how each kind of entry changes the ledger."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["apply"]
 KEPT_BATCHES = 150  # the engine keeps 100 micro-batches by default; only the last can be replayed
 KEPT_FAILURES = 50  # for people
 KEPT_RESTARTS = 50  # for people
-KEPT_RUNS = 50  # ended ones; enough to name the run that fenced a driver
-KEPT_UNMARKED = 5  # of those that could not guard their prefix: an outage makes many
+KEPT_RUNS = 50  # enough to name the run that fenced a driver
+KEPT_UNMARKED = 5  # runs that could not guard their prefix: an outage makes many of them
 
 
 def apply(ledger: Ledger, entry: Entry) -> None:
-    """Fold the next entry."""
+    """Apply the journal's next entry to the ledger."""
     if entry.number != ledger.position + 1:
         reason = f"{entry.number}.json follows entry {ledger.position}, but entries in between are missing"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, expected=ledger.position + 1, found=entry.number)
@@ -47,7 +47,7 @@ def apply(ledger: Ledger, entry: Entry) -> None:
         why = f"refers to {error}, which the journal does not hold" if refers else f"can't be read: {error}"
         reason = f"{entry.number}.json ({entry.kind}) {why}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number, kind=entry.kind) from error
-    ledger.position = max(entry.number, ledger.position)  # `opened` and `run` go on above others' numbers
+    ledger.position = max(entry.number, ledger.position)  # `opened` and `run` may have raised it further
 
 
 def _run(ledger: Ledger, entry: Entry, fact: entries.RunClaimed) -> None:
@@ -139,11 +139,11 @@ def _decided(ledger: Ledger, entry: Entry, fact: entries.Decided) -> None:
     for number in covered:
         ledger.batches[number].checkpoint = entry.number
     batches = list(covered)
-    if fact.batch not in covered:  # else: a prepared micro-batch closed later
+    if fact.batch not in covered:  # otherwise the micro-batch is already prepared
         ledger.batches[fact.batch] = _record(ledger, entry, fact, entry.number)
         batches.append(fact.batch)
     parts = [p for b in batches for p in ledger.batches[b].parts]
-    settled = not any(p.handles for p in parts) and not fact.marked  # a mark has to be published
+    settled = not any(p.handles for p in parts) and not fact.marked  # a mark still has to be published
     ledger.checkpoints[entry.number] = CheckpointRecord(
         id=entry.number,
         batches=batches,
@@ -228,7 +228,7 @@ def _verdict(ledger: Ledger, entry: Entry, fact: entries.Verdict) -> None:
 def _repair(ledger: Ledger, entry: Entry, fact: entries.Repair) -> None:
     for repaired in fact.parts:
         part = ledger.part_of(repaired)
-        if repaired["handle"] is None:  # an accepted difference: its replay has no rows
+        if repaired["handle"] is None:  # an operator accepted the difference, and the replay has no rows
             part.verdicts[-1] = "accepted"
             continue
         part.handles.append(repaired["handle"])
@@ -298,7 +298,7 @@ def _rewind_begun(ledger: Ledger, entry: Entry, fact: entries.RewindBegun) -> No
 
 
 def _rewind_done(ledger: Ledger, entry: Entry, fact: entries.RewindDone) -> None:
-    """Forget entries about later micro-batches, but for those of a part-committed checkpoint that it keeps."""
+    """Drop the records of later micro-batches, except those of a partly committed checkpoint that the rewind keeps."""
     last, kept = fact.batch, fact.keep
     _add(ledger, rewound=1)
     ledger.rewinding, ledger.rewound = None, entry.number
@@ -345,7 +345,7 @@ def _adopt(ledger: Ledger, entry: Entry, fact: entries.Adopt) -> None:
     ledger.identity_suffix = fact.suffix
     ledger.base = fact.base
     ledger.logs, ledger.reached = {}, -1  # the query's logs are accepted as they are
-    if fact.drop:  # the unsettled entries are another location's, or about batches that the query no longer has
+    if fact.drop:  # the unsettled entries are of another location, or of batches that the query no longer has
         ledger.checkpoints = {
             k: c for k, c in ledger.checkpoints.items() if c.settled and max(c.batches) <= ledger.base
         }
@@ -356,9 +356,9 @@ def _adopt(ledger: Ledger, entry: Entry, fact: entries.Adopt) -> None:
 
 
 def _trim(ledger: Ledger) -> None:
-    """Forget records that no recovery needs."""
+    """Drop records that no recovery needs."""
     keep = max(ledger.batches) - KEPT_BATCHES
-    if ledger.replay is not None:  # from there on they run again
+    if ledger.replay is not None:  # micro-batches from there on run again
         keep = min(keep, ledger.replay - 2)
     for number in [n for n, b in ledger.batches.items() if n <= keep]:
         record = ledger.batches[number]

@@ -1,4 +1,4 @@
-"""The coordinator's whole knowledge: the state after a number of entries of the journal."""
+"""The ledger: everything that the coordinator knows, folded from the journal's entries."""
 
 from __future__ import annotations
 
@@ -29,68 +29,73 @@ __all__ = ["LAST_WRITTEN", "Ledger"]
 LAST_WRITTEN = 2  # micro-batches
 
 MOST_LIKELY = 1000
-"""Partition ids that a plan carries to every task, at most. With more of them, a warm-up is the least of their costs."""
+"""The maximum number of partition ids that a plan carries to every task. With more of them, a warm-up saves too little."""
 
 
 @dataclass
 class Ledger:
-    """The state after `position` entries.
+    """The state of a location, folded from the journal's entries up to number `position`.
 
     Attributes
     ----------
     position : int
         Number of the last folded entry; 0 for an empty journal.
     base : int
-        Batches up to it need no record (adopted, or trimmed); -1 at the beginning.
+        Micro-batches up to this one need no record: they were adopted, or their records are no longer kept. -1 at the
+        beginning.
     query : str
         The engine's id of the query; empty before the first run, and after `adopt`.
     originals : list[str]
-        Prefixes of the query of which this location is an adopted copy.
+        Prefixes that a copy must not use: those of the query of which this location is an adopted copy.
     origin : str
-        Of batch writes: the streaming query whose batch ids are their versions.
+        For batch writes: the streaming query whose batch ids are the versions; empty if there is none.
     voided : list[int]
-        Micro-batches whose record was voided, until they are recorded again.
+        Micro-batches that were voided and not recorded again since.
     retained : int
-        Settled checkpoints that are kept.
+        How many settled checkpoints the ledger keeps.
     counts : dict[str, int]
-        Since the beginning: triggered, completed, failed, declined, restored.
+        How many checkpoints were triggered, completed, failed, declined and restored since the beginning, and how many
+        restarts there were.
     totals : dict[str, int]
-        Sums since the beginning, or since a release kept them: `rows` and `bytes` of settled checkpoints, milliseconds until
-        they were `prepared`, `decided` and `committed`, parts that were `repaired`, rewinds (`rewound`).
+        Sums since the beginning, or since the first release that kept them: `rows` and `bytes` of settled checkpoints, the
+        milliseconds of their steps (`prepared_ms`, `decided_ms`, `committed_ms`), parts that were `repaired`, and rewinds
+        (`rewound`).
     declined : list[Declined]
-        Since the last decision, one after the other.
+        The checkpoints that were declined since the last decision, in order.
     failures : list[FailureRecord]
-        The last ones.
+        The last checkpoints that failed.
     rewinding : Rewind or None
+        The rewind that has begun and is not done.
     reached : int
-        The last micro-batch that was recorded before a rewind took the query back: a driver that stood still may write
-        ``commits/N`` up to it, of micro-batches that are not done any more. -1 without a rewind.
+        The highest micro-batch that was recorded before a rewind; -1 without a rewind. A driver that was paused during the
+        rewind may still write ``commits/N`` of micro-batches up to this one, although the rewind deleted them.
     rewound : int
-        Entry of the last rewind that was done; 0 without one.
+        Number of the last `rewind done` entry; 0 if there is none.
     replay : int or None
-        A rewind kept a part-committed checkpoint: its micro-batches run again from this one.
+        If a rewind kept a checkpoint that is committed only in part: the first micro-batch that runs again.
     request : int or None
-        Entry of a request to close a checkpoint that no decision has fulfilled yet.
+        Number of the entry that requests a checkpoint; None once a decision has fulfilled it.
     moved : Moved or None
+        The move of the query to another location.
     restored : Origin or None
-        If a savepoint was restored here.
+        The restore with which this journal began.
     restoring : RestoreBegun or None
-        A restore to this location is unfinished.
+        The restore to this location that is not finished.
     stop : int or None
         Token of the run that was asked to stop; it counts only while that run is the newest.
     restarts : list[RestartRecord]
-        The last ones.
+        The last restarts by a supervisor.
     stamp : int
-        The highest of a settled checkpoint: `TwoPhaseCommitSink.stamp`.
+        The highest `KeepsEvidence.stamp` of all settled checkpoints.
     stamps : dict[str, int]
-        Of a sink that is several: the same for each route.
+        The highest stamp of each route, for a sink that combines several.
     newest : dict[str, int]
-        The newest settled checkpoint with rows, by sink, prefix and store: `RunRecord.store_key`.
+        The newest settled checkpoint with rows for each sink, prefix and store; the keys are `RunRecord.store_key`.
     logs : dict[int, str]
-        ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood still may
-        replace the file, and the query would go on where the late one ends.
+        The text of ``offsets/<batch>``, for the last two micro-batches and the last decided one. A driver that was paused may
+        overwrite such a file; a rewind then puts the recorded text back.
     wrote : list[list[int]]
-        Partition ids that had rows in the two micro-batches that were recorded last.
+        Partition ids that had rows, for each of the two micro-batches that were recorded last.
     """
 
     position: int = 0
@@ -122,7 +127,7 @@ class Ledger:
     stamp: int = 0
     stamps: dict[str, int] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
-    wrote: list[list[int]] = field(default_factory=list, compare=False)  # a hint: no recovery rests on it
+    wrote: list[list[int]] = field(default_factory=list, compare=False)  # a hint: no recovery depends on it
     totals: dict[str, int] = field(default_factory=dict, compare=False)  # for people
 
     # -- questions --------------------------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ class Ledger:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether the newest run was asked to stop, and has not done so; it may have failed meanwhile."""
+        """Whether the newest run was asked to stop and has not stopped yet, even if it has failed since."""
         newest = self.newest_run
         return newest is not None and newest.token == self.stop and newest.ended != EntryKind.STOPPED
 
@@ -151,7 +156,7 @@ class Ledger:
 
     @property
     def decided(self) -> int:
-        """The last micro-batch that is decided, and all before it."""
+        """The last decided micro-batch; all earlier micro-batches are decided as well."""
         return max([self.base, *(number for number, record in self.batches.items() if record.checkpoint is not None)])
 
     @property
@@ -161,12 +166,12 @@ class Ledger:
         return max(settled, key=lambda checkpoint: checkpoint.id, default=None)
 
     def identity(self, query: str) -> str:
-        """Return the query's identity in the names of its transactions; that of an adopted copy differs."""
+        """Return the query id that the names of transactions contain. An adopted copy has a suffix of its own."""
         return query + self.identity_suffix
 
     @property
     def settled(self) -> int:
-        """The last micro-batch up to which all are committed."""
+        """The last micro-batch that is committed together with all earlier ones."""
         pending = [batch for checkpoint in self.unsettled() for batch in checkpoint.batches]
         pending += [record.batch for record in self.undecided()] + self.voided
         return min(pending) - 1 if pending else self.accounted
@@ -180,39 +185,39 @@ class Ledger:
         return [b for _, b in sorted(self.batches.items()) if b.checkpoint is None]
 
     def parts_of(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
-        """Return a checkpoint's parts, by batch and partition."""
+        """Return the parts of all micro-batches of a checkpoint, in order."""
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
     def likely(self) -> frozenset[int]:
-        """Return the partition ids that probably get rows in the next micro-batch; none if they are very many."""
+        """Return the partition ids that probably get rows in the next micro-batch; none if they are more than `MOST_LIKELY`."""
         both = (
             frozenset(self.wrote[0]).intersection(*self.wrote[1:]) if len(self.wrote) == LAST_WRITTEN else frozenset()
         )
         return both if len(both) <= MOST_LIKELY else frozenset()
 
     def part(self, batch: int, partition: int, route: str = "") -> PartRecord:
-        """Return one part; KeyError if there is none."""
+        """Return a part of a micro-batch; raise KeyError if it does not exist."""
         for part in self.batches[batch].parts:
             if part.key == (partition, route):
                 return part
         raise KeyError(f"partition {partition}{f' of sink {route}' if route else ''} of micro-batch {batch}")
 
     def part_of(self, named: Mapping[str, Any]) -> PartRecord:
-        """Return the part that an element of an entry names; KeyError if there is none."""
+        """Return the part that an element of an entry identifies (`PartRecord.named`); raise KeyError if it does not exist."""
         return self.part(named["batch"], named["partition"], named.get("route", ""))
 
     def known_handles(self) -> list[dict[str, Any]]:
-        """Return the last handles that a sweep must not touch: of prepared micro-batches and of unsettled decisions."""
+        """Return the handles that a sweep must keep: the open handles of prepared micro-batches and unsettled checkpoints."""
         parts = [p for c in self.unsettled() for p in self.parts_of(c)]
         parts += [p for b in self.undecided() for p in b.parts]
         return [p.handles[-1] for p in parts if p.open]
 
     def cutoff(self, queryId: str, token: int) -> Cutoff:
-        """Return the point before which a run's sweep finds nothing that can still be decided."""
+        """Return the cut-off for a sweep by the run `token`: no driver can decide the transactions before it."""
         return Cutoff(self.identity(queryId), token, self.settled + 1)
 
     def copy(self) -> Ledger:
-        """Return an independent ledger. Handles and other JSON of entries, which nothing changes, are shared."""
+        """Return an independent copy. It shares handles and other JSON values of entries, because they never change."""
         ledger = copy(self)
         for name in ("originals", "voided", "declined", "failures", "restarts", "wrote"):
             setattr(ledger, name, list(getattr(self, name)))
@@ -226,31 +231,31 @@ class Ledger:
         return ledger
 
     def accept_store(self) -> None:
-        """Accept the store as it is, at an operator's request: its content beyond the journal is not checked."""
+        """Accept the store as it is, as an operator decided: it may now hold more or less than the journal knows."""
         for run in self.runs.values():
             run.binding = False
         self.newest = {}
 
     def raise_stamps(self, stamps: Mapping[str, int]) -> None:
-        """Take in the stamps of a checkpoint's routes."""
+        """Raise the stamp of each route to the given stamp, if that is higher."""
         for route, stamp in stamps.items():
             self.stamps[route] = max(self.stamps.get(route, 0), stamp)
 
     def newest_at(self, run: RunRecord, route: str = "") -> int:
-        """Return the newest checkpoint with rows that was committed to a run's store, under whatever prefix.
+        """Return the newest checkpoint with rows that was committed to a run's store, under any prefix.
 
-        0 if there is none, or an operator has accepted the store as it is since.
+        Return 0 if there is none, or if an operator has accepted the store as it is since then.
         """
         return max((newest for key, newest in self.newest.items() if run.is_at(key, route)), default=0)
 
     def known_at_store(self, routes: Iterable[str]) -> dict[str, int]:
-        """Return the newest settled checkpoint with rows of the newest run's store, by route; those without are left out."""
+        """Return the newest settled checkpoint with rows in the newest run's store, by route; omit routes without one."""
         run = self.newest_run
         found = {route: self.newest_at(run, route) for route in ("", *routes)} if run is not None else {}
         return {route: checkpoint for route, checkpoint in found.items() if checkpoint}
 
     def store_record(self) -> dict[str, Any]:
-        """Return what the journal knows of the store (`transactional.history`), as JSON types."""
+        """Return the runs, stamps and newest checkpoints as JSON types. A restored journal inherits these facts."""
         runs = {str(token): asdict(run) for token, run in self.runs.items()}
         return {"runs": runs, "stamp": self.stamp, "stamps": self.stamps, "newest": self.newest}
 
@@ -263,13 +268,16 @@ class Ledger:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Ledger:
-        """Return a ledger from what `to_json` returned; what an older snapshot does not have is as at the beginning."""
+        """Return the ledger from the value of `to_json`. Attributes that an older snapshot lacks get their defaults."""
         held = [each.name for each in fields(cls) if value.get(each.name) is not None]
         return cls(**{name: _READERS.get(name, copy)(value[name]) for name in held})
 
     @classmethod
     def opened(cls, begun: RestoreBegun, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
-        """Return the ledger with which a restored journal continues; `origin` is the `store_record` of a claim's origin."""
+        """Return the first ledger of a restored journal.
+
+        For a claim, `origin` is the `store_record` of the origin's ledger; None if the origin's journal can't be read.
+        """
         found = cls.from_json(begun.ledger)
         batch = max(found.checkpoints[begun.checkpoint].batches)
         found.restored = Origin(begun.savepoint, begun.origin, begun.checkpoint, batch, position, begun.claim)
@@ -280,11 +288,11 @@ class Ledger:
             found.raise_stamps(origin.get("stamps", {}))
             found.newest = dict(origin.get("newest", {}))
         else:
-            found.accept_store()  # runs that came after the savepoint have left their marks there
+            found.accept_store()  # runs after the savepoint have changed the store
         if begun.claim:
             for run in found.runs.values():
                 run.ended = run.ended or EntryKind.MOVED
-        else:  # another query, which must never use a prefix of the first
+        else:  # a copy, which must never use a prefix of the original
             found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
             found.runs, found.query, found.identity_suffix, found.newest = {}, "", "", {}
         return found
@@ -309,9 +317,9 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "moved": lambda value: Moved(**value),
     "restored": Origin.from_json,
     "restoring": RestoreBegun.from_json,
-    "runs": _numbered(lambda value: RunRecord(**{"binding": False, **value})),  # not in older ones
+    "runs": _numbered(lambda value: RunRecord(**{"binding": False, **value})),  # missing in older snapshots
     "batches": _numbered(_batch),
     "checkpoints": _numbered(CheckpointRecord.from_json),
     "logs": _numbered(str),
 }
-"""The attributes of a ledger that are no plain JSON, and how each is read from a snapshot."""
+"""How the attributes of a ledger that are not plain JSON are read from a snapshot."""

@@ -29,32 +29,34 @@ __all__ = [
 
 
 def between(begin: int | None, end: int | None) -> int | None:
-    """Return how long it took, never below 0: two drivers' clocks may disagree; None if one of the two is not known."""
+    """Return the time from `begin` to `end`: None if either is unknown, 0 if `end` is earlier (two drivers' clocks differ)."""
     return None if begin is None or end is None else max(0, end - begin)
 
 
 @dataclass
 class RunRecord:
-    """One driver's claim on the location.
+    """A run: one driver's claim on the location.
 
     Attributes
     ----------
     lifetime : float or None
-        Seconds that its prepared transactions live at the store; None for ever.
+        How long the store keeps the run's prepared transactions, in seconds; None if it keeps them forever.
     process : dict[str, Any]
         The driver's process, as the engine's adapter identifies it.
     setup : dict[str, Any]
-        Of the newest run only: what a tool needs to build the sink (format, options without secrets, schema).
+        Everything that a tool needs to build the sink: format, options without secrets, schema. Empty for all but the newest
+        run.
     seen : dict[str, Any] or None
-        What the store held of the query when it began: `TwoPhaseCommitSink.checkHistory`. None in an older format.
+        The state of the store when the run began, as `history_seen` returned it. None in an older format.
     binding : bool
-        What the store holds beyond the journal is not accounted for. False since an operator has accepted it.
+        True if the store must not hold more than the journal knows. False after an operator has accepted the store as it is.
     marks : list[dict[str, Any]]
-        Former ones, of a sink that returns another mark when it is asked again.
+        Earlier marks of this run, if the sink returned another mark when the run guarded the prefix again.
     overtaken : bool
-        While it was the newest, an earlier run has journalled its mark: that one may have guarded the prefix last.
+        True if an earlier run journaled its mark while this run was the newest. Then the earlier run may have guarded the
+        prefix last.
     restored : int or None
-        The checkpoint whose states its hooks got back; 0 if there was none, None until they were asked.
+        The checkpoint whose states the hooks got from this run. 0 if there was none, None before the hooks are restored.
     """
 
     token: int
@@ -76,30 +78,30 @@ class RunRecord:
     overtaken: bool = False
 
     def identified(self, what: str, route: str = "") -> str | None:
-        """Return a part of its store's identity; of a sink that is several, of the route's store."""
+        """Return one value of the store's identity, such as ``cluster``; with a route, of that route's store."""
         return self.identity.get(f"{route}.{what}" if route else what)
 
     @property
     def routes(self) -> frozenset[str]:
-        """Of a sink that is several: their names."""
+        """Names of the sinks that the run's sink combines; empty for a single sink."""
         return frozenset(key.removesuffix(".cluster") for key in self.identity if key.endswith(".cluster"))
 
     def store_key(self, route: str = "") -> str:
-        """Return the name of its store and prefix in `Ledger.newest`."""
+        """Return the key of the run's store and prefix in `Ledger.newest`."""
         return json.dumps([self.sink, self.prefix, self.identified("cluster", route), *([route] if route else [])])
 
     def is_at(self, key: str, route: str = "") -> bool:
-        """Return whether a name in `Ledger.newest` is of its store: a checkpoint is the query's, whatever the prefix was."""
+        """Return whether a key of `Ledger.newest` belongs to the run's store, under any prefix."""
         sink, _, *store = json.loads(key)
         return [sink, *store] == [self.sink, self.identified("cluster", route), *([route] if route else [])]
 
 
 @dataclass
 class PartRecord:
-    """A prepared part: its handles (the original, then repairs) and what was judged of each.
+    """A prepared part, with its handles (the original one, then one for each repair) and a verdict on each handle.
 
-    `verdicts[i]` belongs to `handles[i]`: ``committed``, ``lost``, None while it is open, or ``accepted`` if an operator has
-    accepted that its rows may be missing.
+    `verdicts[i]` is the verdict on `handles[i]`: ``committed``, ``lost``, None while the transaction is open, or ``accepted``
+    if an operator has accepted that its rows may be missing.
     """
 
     batch: int
@@ -114,12 +116,12 @@ class PartRecord:
 
     @property
     def key(self) -> PartKey:
-        """Which part of its micro-batch it is."""
+        """Partition id and route, which identify the part in its micro-batch."""
         return self.partition, self.route
 
     @property
     def named(self) -> dict[str, Any]:
-        """What names it in the elements of an entry: `Ledger.part_of`."""
+        """The items that identify the part in an element of an entry; see `Ledger.part_of`."""
         return {"batch": self.batch, "partition": self.partition, **({"route": self.route} if self.route else {})}
 
     def __str__(self) -> str:
@@ -127,44 +129,44 @@ class PartRecord:
 
     @property
     def open(self) -> bool:
-        """Whether its last handle is neither known to be committed nor known to be lost."""
+        """Whether the last handle has no verdict yet."""
         return bool(self.handles) and self.verdicts[-1] is None
 
     @property
     def lost(self) -> bool:
-        """Whether its last handle was judged lost: a repair is due."""
+        """Whether the last handle was judged lost, so that the part has to be repaired."""
         return bool(self.handles) and self.verdicts[-1] == "lost"
 
     @property
     def committed(self) -> bool:
-        """Whether its last handle was judged committed, or counts as such."""
+        """Whether the last handle was judged committed, or accepted (see `accepted`)."""
         return bool(self.handles) and self.verdicts[-1] in ("committed", "accepted")
 
     @property
     def accepted(self) -> bool:
-        """Whether an operator has accepted that its rows may be missing: it counts as committed."""
+        """Whether an operator has accepted that the part's rows may be missing. The part then counts as committed."""
         return bool(self.handles) and self.verdicts[-1] == "accepted"
 
     def copy(self) -> PartRecord:
-        """Return an independent record; its handles, which nothing changes, are shared."""
+        """Return an independent copy. It shares the handles, because they never change."""
         part = copy(self)
         part.handles, part.verdicts = list(self.handles), list(self.verdicts)
         return part
 
     def expected(self) -> ExpectedPart:
-        """Return the rows that a repair has to equal."""
+        """Return the number, bytes and digest of the rows that a repair must write."""
         return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
 
 
 @dataclass
 class BatchRecord:
-    """A micro-batch whose handles the journal holds. `checkpoint` is None while it is prepared only.
+    """A micro-batch that is prepared or decided. `checkpoint` is None until it is decided.
 
     Attributes
     ----------
     written : Written or None
-        Of a batch write: what its version holds. None if that is not known: an earlier format did not keep it, or an
-        operator has accepted a difference.
+        For a batch write: a record of the rows. None if they are unknown, because an earlier format did not keep the record,
+        or because an operator has accepted a difference.
     """
 
     batch: int
@@ -179,7 +181,7 @@ class BatchRecord:
 
     @property
     def encoding(self) -> int:
-        """The encoding of the recorded digests: in it the tasks of a replay digest their rows."""
+        """The encoding of the recorded digests. The tasks of a replay use the same encoding for their digests."""
         digests = [part.digest for part in self.parts] + ([self.written.digest] if self.written else [])
         return min((known for known in map(encoding_of, digests) if known is not None), default=ENCODING_VERSION)
 
@@ -191,28 +193,29 @@ class CheckpointRecord:
     Attributes
     ----------
     time : int
-        Of the decision.
+        When the checkpoint was decided.
     barrier : int or None
-        When the source made the barrier that closed it; None if no barrier did.
+        When the source made the barrier that closed the checkpoint; None if no barrier closed it.
     began : int
-        When its last micro-batch was acknowledged by all its tasks.
+        When all tasks of its last micro-batch had acknowledged.
     settled_at : int or None
-        When all its handles were known to be committed.
+        When all its rows were known to be visible; None before that.
     rows, bytes, handles : int
+        Totals of its micro-batches.
     reason : str
         Name of the `ClosingReason`; empty if an older format did not keep it.
     hooks : dict[str, str]
-        States of the checkpoint's hooks, by their identifiers, in base64.
+        The states of the checkpoint hooks, in base64, by the hooks' identifiers.
     output : dict[str, Any]
-        Where its rows are, as its sink reports.
+        The positions of the rows in the store, as `ReportsOutput.output` returned them.
     subsumed : list[int]
-        Micro-batches whose own checkpoint had been declined.
+        Micro-batches whose own checkpoint was declined, so that this checkpoint contains them.
     routes : dict[str, int]
-        Of a sink that is several: rows of each route.
+        The number of rows of each route, for a sink that combines several.
     cut : dict[str, Any] or None
-        If its sources follow other queries' barriers: as `cut_of` returns it.
+        The value of `cut_of`, if the sources follow the barriers of other queries.
     marked : bool
-        Whether its sink publishes a mark of it.
+        Whether the sink publishes a mark of the checkpoint.
     """
 
     id: int
@@ -239,21 +242,21 @@ class CheckpointRecord:
         return self.state is CheckpointState.SETTLED
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as it stands in a snapshot."""
+        """Return the record as JSON types, for a snapshot."""
         value = asdict(self)
         del value["state"]
         return {**value, "settled": self.settled}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointRecord:
-        """Return a record from what `to_json` returned."""
+        """Return the record from the value of `to_json`."""
         fields = {name: each for name, each in value.items() if name != "settled"}
         return cls(**fields, state=CheckpointState.SETTLED if value["settled"] else CheckpointState.DECIDED)
 
 
 @dataclass
 class Declined:
-    """A checkpoint that could not be decided, and whose micro-batch waits for the next one."""
+    """A checkpoint that could not be decided. Its micro-batch waits for the next checkpoint."""
 
     batch: int
     time: int
@@ -263,7 +266,7 @@ class Declined:
 
 @dataclass
 class FailureRecord:
-    """A checkpoint that failed, for people: aborted, void, or declined, by its `CheckpointFailureReason`."""
+    """A checkpoint that failed: aborted, void or declined. `reason` is the name of a `CheckpointFailureReason`."""
 
     entry: int
     time: int
@@ -273,7 +276,7 @@ class FailureRecord:
 
     @property
     def state(self) -> CheckpointState:
-        """The state in which it ended."""
+        """The final state of the checkpoint."""
         return _FAILED.get(self.reason, CheckpointState.ABORTED)
 
 
@@ -286,7 +289,7 @@ _FAILED = {
 
 @dataclass
 class RestartRecord:
-    """The reason why a supervisor started the query again.
+    """A restart of the query by a supervisor, with its reason.
 
     Attributes
     ----------
@@ -294,15 +297,15 @@ class RestartRecord:
     time : int
         Milliseconds since the epoch.
     by : str
-        Which supervisor.
+        The name of the supervisor.
     number : int
-        How many restarts it has made, with this one.
+        How many restarts the supervisor has made, including this one.
     delay : float
-        Seconds that it waits.
+        How long the supervisor waits before the start, in seconds.
     condition : str
-        Of the error that the query failed with; empty if it was none of ours.
+        The condition of the query's error; empty if the error is not one of this project's.
     reason : str
-        The error, cut short.
+        The text of the error, shortened.
     rewound : bool
         Whether the query was rewound first.
     """
@@ -319,16 +322,16 @@ class RestartRecord:
 
 @dataclass
 class Rewind:
-    """A rewind that was begun and is not done.
+    """A rewind that has begun and is not done.
 
     Attributes
     ----------
     token : int
-        Number of its entry; the process that holds it owns the location.
+        Number of the `rewind begun` entry. Only the process that wrote this entry owns the location.
     checkpoint : int or None
-        The target that a user has named; None to find the newest from which nothing is written twice.
+        The checkpoint that the user named. None to find the newest one from which no row is written twice.
     request : dict[str, Any]
-        The options that allow it, and the process that does it.
+        The options of the rewind, and the process that runs it.
     """
 
     token: int
@@ -338,18 +341,18 @@ class Rewind:
 
 @dataclass
 class Moved:
-    """A final move: the query goes on elsewhere, and no entry follows this one.
+    """The query's final move to another location. No entry follows the `moved` entry.
 
     Attributes
     ----------
     entry : int
-        Its number; the journal at the new location begins there.
+        Number of the `moved` entry. The numbers of the new location's journal continue from there.
     location : str
         The new location.
     savepoint : str
         Identifier of the savepoint that was restored there.
     checkpoint : int
-        The checkpoint that the query went on from.
+        The checkpoint from which the query continues there.
     """
 
     entry: int
@@ -360,20 +363,20 @@ class Moved:
 
 @dataclass
 class Origin:
-    """The restore that began the journal.
+    """The restore with which this journal began.
 
     Attributes
     ----------
     savepoint : str
-        Its identifier.
+        Identifier of the savepoint.
     origin : str
-        The location that it was taken of.
+        The location of which the savepoint was taken.
     checkpoint, batch : int
-        Which was restored, and its last micro-batch.
+        The restored checkpoint, and its last micro-batch.
     position : int
-        Of the journal when it was begun.
+        The position of this journal when it was opened.
     claim : bool
-        Whether the query goes on here, or this is a copy.
+        True if the query itself continues here, False if this location is a copy.
     """
 
     savepoint: str
@@ -385,5 +388,5 @@ class Origin:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Origin:
-        """Return what a snapshot holds; an older release kept ``allowed`` with it, which is an option of the query now."""
+        """Return the record from a snapshot. Ignore the key ``allowed`` of older releases: it is now an option of the query."""
         return cls(**{key: each for key, each in value.items() if key != "allowed"})

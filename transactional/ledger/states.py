@@ -1,4 +1,4 @@
-"""States of a checkpoint, the transitions that are allowed, and the one place that writes them."""
+"""The states of a checkpoint, the allowed transitions, and `enter`, the only function that changes a state."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["TRANSITIONS", "CheckpointState", "enter"]
 
 
 class CheckpointState(str, enum.Enum):
-    """The state of a checkpoint. The journal's entries move it: `prepared`, `decided`, `settled`, `void`, ..."""
+    """The state of a checkpoint. Entries of the journal change it: `prepared`, `decided`, `settled`, `void`, ..."""
 
     PENDING = "pending"
     """Its micro-batches are being written, or are prepared; nothing is decided."""
     DECIDED = "decided"
-    """Its decision is in the journal; not all of its rows are known to be visible."""
+    """Its decision is in the journal, but some of its rows may not be visible yet."""
     SETTLED = "settled"
     """All of its rows are visible."""
     DECLINED = "declined"
-    """It could not be decided: a checkpoint hook raised, or the store refused. Its micro-batches wait for the next one."""
+    """It could not be decided (a hook or the journal's store failed). Its micro-batches wait for the next checkpoint."""
     ABORTED = "aborted"
-    """It was given up before its decision: its micro-batch is written again."""
+    """It was aborted before its decision, so its micro-batch is written again."""
     VOID = "void"
-    """Its prepared transactions were lost and none was committed: its micro-batches are written again."""
+    """Its prepared transactions were lost and none was committed, so its micro-batches are written again."""
 
 
 TRANSITIONS: Mapping[CheckpointState, frozenset[CheckpointState]] = {
@@ -38,7 +38,7 @@ TRANSITIONS: Mapping[CheckpointState, frozenset[CheckpointState]] = {
     CheckpointState.ABORTED: frozenset(),
     CheckpointState.VOID: frozenset(),
 }
-"""The states that may follow each state. A rewind or an adoption forgets checkpoints, whatever their states."""
+"""The states that may follow each state. A rewind or an adoption may also remove checkpoints, in any state."""
 
 
 class _HasState(Protocol):
@@ -46,7 +46,7 @@ class _HasState(Protocol):
 
 
 def enter(record: _HasState, state: CheckpointState) -> None:
-    """Let a checkpoint enter a state."""
+    """Change a checkpoint's state; raise JournalError if the transition is not allowed."""
     if state not in TRANSITIONS[record.state]:
         reason = f"an entry makes a checkpoint {state.value}, but the checkpoint is {record.state.value}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason)

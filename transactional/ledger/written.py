@@ -1,4 +1,4 @@
-"""What a batch write has written under its version."""
+"""The record of the rows that a batch write has written under its version."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def _sum(parts: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a batch write under its version; kept when its parts are forgotten.
+    """A record of the rows that a batch write has written under its version. It is kept longer than the parts.
 
     Parameters
     ----------
     rows : int
     digest : str
-        Of all its rows, however they were cut into parts; empty if it is unknown.
+        Digest of all rows, no matter how they were divided into parts; empty if unknown.
     frame : str
-        Distinguishes the transactions of this write from those of another that was planned under the same version.
+        Digest of the parts. It differs from the frame of another write that was planned under the same version.
     routes : Mapping[str, tuple[int, str]]
-        Of a sink that is several: rows and digest of each route.
+        Number of rows and digest of each route, for a sink that combines several.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class Written:
 
     @classmethod
     def of(cls, parts: Iterable[Mapping[str, Any]]) -> Written:
-        """Sum up parts as they stand in the journal: `Part.to_json`."""
+        """Return the record of a write from its parts, as `Part.to_json` returns them."""
         ordered = sorted(
             (dict(part) for part in parts), key=lambda part: (int(part["partition"]), part.get("route", ""))
         )

@@ -1,4 +1,4 @@
-"""The decisions of a planning. Pure: ledger, the query's logs and the store's answers in, a decision out."""
+"""The decisions of a planning, as pure functions of the ledger, the query's logs and the store's answers."""
 
 from transactional.recovery.account import (
     Claim,

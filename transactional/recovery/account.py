@@ -1,4 +1,4 @@
-"""Checks that the query's logs, its options and the journal fit together, before a task starts. Pure."""
+"""Pure functions that check, before a task starts, that the query's logs, its options and the journal fit together."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = [
 
 
 class Claim(enum.Enum):
-    """A planning driver's action on the run."""
+    """How a planning gets its run."""
 
-    TAKE = "the newest run is this driver's: take its token"
-    FENCED = "another driver's run came after ours: record it and stop"
+    TAKE = "the newest run belongs to this driver: continue it"
+    FENCED = "another driver claimed a run after ours: journal `fenced` and stop"
     NEW = "claim a new run"
 
 
 def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRecord | None]:
-    """Decide from the journal alone, never from a process's memory, which run a planning continues."""
+    """Return how a planning gets its run, and the run to continue or to fence. Only the journal decides this."""
     newest = ledger.newest_run
     if newest is None or newest.ended:
         return Claim.NEW, None
@@ -50,7 +50,7 @@ def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRec
 
 
 def check_location(ledger: Ledger, view: QueryView) -> None:
-    """Check that the journal is this query's, at this location."""
+    """Check that the journal belongs to this query and to this location."""
     if ledger.query not in ("", view.queryId):
         raise LocationError("LOCATION_MOVED", what="query", recorded=ledger.query, found=view.queryId)
     if ledger.position and ledger.location != view.location:
@@ -64,7 +64,7 @@ def check_prefix(ledger: Ledger, prefix: str) -> None:
 
 
 def check_account(ledger: Ledger, view: QueryView) -> None:
-    """Check that the journal accounts for every micro-batch from its first to N - 1, and that N has the recorded sources."""
+    """Check that the journal has every micro-batch before the current one, and that the query's source lines are unchanged."""
     added = unrecorded_repartitions(ledger, view)
     last, late = ledger.accounted + len(added), is_late_commit(ledger, view.committed, added)
     if view.committed > view.batch - 1 and not late:
@@ -78,7 +78,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
         check_version(ledger, view.batch)
         return
     if view.batch > last + 1 and last + 1 in ledger.voided:
-        reason = f"the prepared transactions of micro-batch {last + 1} were lost, and the query is at {view.batch}"
+        reason = f"the prepared transactions of micro-batch {last + 1} were lost, and the query is at micro-batch {view.batch}"
         raise RewindRequiredError("PREPARED_LOST", batches=sorted(ledger.voided), reason=reason)
     if not ledger.position and view.batch > 0:
         raise LocationError(
@@ -97,12 +97,12 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
 
 
 def is_late_commit(ledger: Ledger, committed: int, added: Collection[int]) -> bool:
-    """Return whether a driver that stood still until a rewind had deleted a micro-batch has written its commit since."""
+    """Return whether a rewind deleted the micro-batch of ``commits/<committed>``, and a paused driver wrote the file later."""
     return ledger.accounted < committed <= ledger.reached and committed not in added
 
 
 def unrecorded_repartitions(ledger: Ledger, view: QueryView) -> list[int]:
-    """Return the micro-batches that follow the journal's last, and that no sink has to account for; in order."""
+    """Return the micro-batches after the journal's last one that a repartition added, in order. No sink wrote them."""
     if view.batch - 1 <= ledger.accounted or ledger.accounted + 1 in ledger.voided:
         return []
     found = [batch for batch in view.repartitions() if batch > ledger.accounted]
@@ -110,7 +110,7 @@ def unrecorded_repartitions(ledger: Ledger, view: QueryView) -> list[int]:
 
 
 def check_restored(ledger: Ledger, view: QueryView, hooks: Collection[str]) -> None:
-    """Check that the first micro-batch after a restore takes all that the checkpoint holds."""
+    """Check that the first micro-batch after a restore uses all hook states and topic positions of the restored checkpoint."""
     restored = ledger.restored
     if restored is None or any(batch > restored.batch for batch in ledger.batches):
         return
@@ -128,10 +128,10 @@ def _topics(lines: Sequence[SourceLine]) -> frozenset[str]:
 
 
 def check_sources(ledger: Ledger, view: QueryView) -> None:
-    """Check that the files of this micro-batch and of the one before are those that the journal recorded.
+    """Check that the ``offsets/`` files of this micro-batch and of the one before are the files that the journal recorded.
 
-    The engine writes a file of ``offsets/`` by looking for it and renaming another over it: a driver that stood still in
-    between replaces what its successor has written, and has committed.
+    To write such a file, Spark checks whether it exists, then renames another file over it. A driver that is paused in between
+    replaces the file of its successor, which may have committed the micro-batch already.
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
         if lines:
@@ -139,7 +139,7 @@ def check_sources(ledger: Ledger, view: QueryView) -> None:
 
 
 def check_recorded(ledger: Ledger, batch: int, lines: Sequence[SourceLine]) -> None:
-    """Check that one file of ``offsets/`` is the one that the journal recorded, if it did; see `check_sources`."""
+    """If the journal has recorded ``offsets/<batch>``, check that the file is still the same; see `check_sources`."""
     record = ledger.batches.get(batch)
     if record is None or record.sources == sources_digest(lines):
         return
@@ -150,7 +150,7 @@ def check_recorded(ledger: Ledger, batch: int, lines: Sequence[SourceLine]) -> N
 
 
 def replaced_since_planned(batch: int) -> RetriableError:
-    """Make the error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
+    """Return the error for an ``offsets/`` file that was replaced after the tasks of its micro-batch were planned."""
     reason = (
         f"offsets/{batch} is not the file from which the tasks of the micro-batch were planned: another driver has written it "
         "since"
@@ -171,7 +171,20 @@ def check_schedule(
     replaces: bool = False,
     planned: bool = True,
 ) -> None:
-    """Check that the source's ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering`` fit."""
+    """Check that the query can use ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering``.
+
+    Parameters
+    ----------
+    lines : Sequence[SourceLine]
+    targets : Collection[str]
+        Ids of the topics that the sink writes to.
+    lifetime : float or None
+        How long the store keeps a prepared transaction, in seconds; None if it keeps it forever.
+    replaces : bool
+        True if a row replaces the earlier row of its key.
+    planned : bool
+        True if Spark has already planned the micro-batch. Then the message also says how to continue.
+    """
     if len(lines) > 1 and any(line.cut is not None for line in lines):
         raise OptionError("NOT_ALIGNED", streams=len(lines))
     if replaces and any(line.is_reordered for line in lines):
@@ -192,7 +205,7 @@ def check_schedule(
         reason = "one of the query's sources has no barriers, so every micro-batch closes a checkpoint"
     elif lifetime is not None and longest > lifetime * 500:
         reason = (
-            f"a prepared transaction lives {lifetime:g} s, and has to be decided in half of that, {lifetime / 2:g} s. Raise "
+            f"a prepared transaction lives {lifetime:g} s, and must be decided within half of that, {lifetime / 2:g} s. Raise "
             "the sink's transaction timeout, or shorten the interval"
         )
     elif own:

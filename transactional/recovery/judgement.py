@@ -1,4 +1,4 @@
-"""The meaning of a store's answers for decided and prepared batches. Pure."""
+"""Pure functions that judge decided checkpoints and prepared micro-batches by the store's answers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,25 @@ __all__ = [
 
 
 class Judgement(enum.Enum):
-    """The action on a decided checkpoint's handles."""
+    """What to do with the handles of a decided checkpoint."""
 
-    COMMIT = "none is lost: commit all"
-    REPAIR = "some are lost, others committed, of batches behind, or of another sink: commit the living, write the lost again"
-    VOID = "some are lost, none committed, none behind: abort the living, and if that proves it, void the decision"
+    COMMIT = "no part is lost: commit all"
+    REPAIR = "some parts are lost, but the checkpoint can't be voided: commit the others, and write the lost rows again"
+    VOID = "some parts are lost and none is committed: abort the others; if that proves it, void the checkpoint"
 
 
 def judge_checkpoint(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]], batch: int
 ) -> Judgement:
-    """Judge a decided checkpoint from its open parts' states."""
+    """Return what to do with a decided checkpoint, given the states of its open parts and the current micro-batch.
+
+    Raises
+    ------
+    AmbiguousOutcomeError
+        ``OUTCOME_UNKNOWN``: the store can't say how a transaction ended.
+    RewindRequiredError
+        ``PREPARED_LOST``: rows would have to be written again in micro-batches before the current one.
+    """
     parts = ledger.parts_of(checkpoint)
     for part, state in states:
         if state.outcome is Outcome.UNKNOWN:
@@ -54,7 +62,7 @@ def judge_checkpoint(
         return Judgement.COMMIT
     committed = any(state.outcome is Outcome.COMMITTED for _, state in states)
     committed = committed or any({"committed", "accepted"} & {*part.verdicts} for part in parts)
-    # The query has moved past the others: if nothing of them is lost they need no void
+    # The query has moved past the earlier micro-batches. If none of their parts is lost, they need not be voided.
     behind = min(checkpoint.batches) < batch
     whole = {part.route for part in parts if part.handles} - set(gaps(ledger, checkpoint, states))
     repairable = committed or ((behind or bool(whole)) and min(lost) >= batch)
@@ -73,18 +81,21 @@ def judge_checkpoint(
 
 
 class UndecidedCommitError(AmbiguousOutcomeError):
-    """A transaction was committed, and no decision says so."""
+    """A transaction was committed, but the journal has no decision to commit it."""
 
 
 def committed_undecided(part: PartRecord, consequence: str) -> UndecidedCommitError:
-    """Make the error of a transaction that was committed without a decision; `consequence` would write its rows again."""
+    """Return the error for a transaction that was committed without a decision.
+
+    `consequence` names the step that would write its rows again.
+    """
     return UndecidedCommitError("COMMITTED_UNDECIDED", **part.named, rows=part.rows, consequence=consequence)
 
 
 def _lost(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> list[PartRecord]:
-    """Return the lost parts of a decided checkpoint, by the store's answers or an earlier verdict."""
+    """Return the lost parts of a decided checkpoint, according to the store's answers or an earlier verdict."""
     answered = [part for part, state in states if state.outcome is Outcome.LOST]
     return answered + [part for part in ledger.parts_of(checkpoint) if part.lost]
 
@@ -92,7 +103,7 @@ def _lost(
 def gaps(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> dict[str, int]:
-    """Return the first lost micro-batch of a decided checkpoint, by route: only within one is there an order to keep."""
+    """Return the first lost micro-batch of a decided checkpoint, by route. There is no order to keep between routes."""
     found: dict[str, int] = {}
     for part in _lost(ledger, checkpoint, states):
         found[part.route] = min(part.batch, found.get(part.route, part.batch))
@@ -102,9 +113,9 @@ def gaps(
 def committed_behind(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> list[int]:
-    """Return the micro-batches of a decided checkpoint that are committed, in part or whole, behind the first lost one.
+    """Return the micro-batches of a decided checkpoint that come after the first lost one, but are committed at least in part.
 
-    Commits go out in order, so there are none unless an older version, or another tool, has committed them.
+    This version commits in order. So there are none, unless an older version or another tool has committed them.
     """
     committed = [part for part, state in states if state.outcome is Outcome.COMMITTED]
     committed += [part for part in ledger.parts_of(checkpoint) if part.committed]
@@ -113,7 +124,7 @@ def committed_behind(
 
 
 def out_of_order(gap: int, batches: Sequence[int]) -> str:
-    """Explain, for a message, that micro-batches behind the first lost one are committed."""
+    """Return the text for a message about micro-batches that are committed although an earlier one is lost."""
     return (
         f"Micro-batches {list(batches)} were already committed, before the lost rows of micro-batch {gap}. Every row is "
         "still written exactly once, but the lost rows now come after later ones. A reader that keeps the last value of a "
@@ -122,13 +133,23 @@ def out_of_order(gap: int, batches: Sequence[int]) -> str:
 
 
 def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: QueryView) -> bool:
-    """Decide whether a prepared, undecided micro-batch keeps its handles; False: write it again."""
+    """Return True to keep a prepared, undecided micro-batch, False to write it again.
+
+    Raises
+    ------
+    UndecidedCommitError
+        ``COMMITTED_UNDECIDED``: another program has committed one of its transactions.
+    RewindRequiredError
+        ``PREPARED_LOST``: it would have to be written again, but the query has moved past it.
+    """
     for part, state in zip([part for part in record.parts if part.handles], states, strict=True):
         if state.outcome is Outcome.COMMITTED:
-            raise committed_undecided(part, "writing the micro-batch again")
+            raise committed_undecided(part, "running the micro-batch again")
     if all(state.ready for state in states):
         return True
     if record.batch <= view.committed:
-        reason = f"prepared transactions of micro-batch {record.batch} are gone or too old. Nothing of it was committed"
+        reason = (
+            f"prepared transactions of micro-batch {record.batch} are gone or too old. None of its rows was committed"
+        )
         raise RewindRequiredError("PREPARED_LOST", batches=[record.batch], reason=reason)
     return False

@@ -1,4 +1,4 @@
-"""Comparison of the rows of a replay with those that were recorded."""
+"""Comparison of a replay's rows with the recorded rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_encoding", "check_encodings", "check_rows", "mismatch"]
 
 
 def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read: Part) -> None:
-    """Check that a task of a replay has the rows that were recorded."""
+    """Check that a task of a replay has the recorded rows."""
     if (read.rows, read.bytes, read.digest) == (recorded.rows, recorded.bytes, recorded.digest):
         return
     if read.rows == recorded.rows:
@@ -22,21 +22,22 @@ def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read:
 
 
 def check_encodings(messages: Sequence[Acknowledgement], batch: int) -> None:
-    """Check that the digests of a micro-batch's tasks have one encoding: no replay could be compared with them otherwise."""
+    """Check that all tasks of a micro-batch used the same digest encoding. Otherwise no replay could be compared with them."""
     encodings = encodings_of(part.digest for message in messages for part in message.parts)
     if len(encodings) > 1:
         reason = (
             f"the tasks of micro-batch {batch} ran under different releases of this package (digest encodings "
-            f"{', '.join(sorted(str(encoding or 'unknown') for encoding in encodings))}): the driver and all executors need one"
+            f"{', '.join(sorted(str(encoding or 'unknown') for encoding in encodings))}). Install one release on the driver "
+            "and on all executors"
         )
         raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
 
 
 def check_encoding(what: str, recorded: str, found: str) -> None:
-    """Check that two digests have one encoding: others do not show whether their rows are the same.
+    """Check that two digests use the same encoding: digests in different encodings can't be compared.
 
-    The plan of a micro-batch names the recorded encoding to its tasks, so they have another one only if a newer release has
-    recorded it, or if the tasks ran under an older release than their driver.
+    The plan of a micro-batch gives the recorded encoding to its tasks. So the tasks use another one only if a newer release
+    wrote the record, or if they ran under an older release than the driver.
     """
     before, now = (digest.partition(":")[0] if ":" in digest else "" for digest in (recorded, found))
     if before and now and before != now:
@@ -44,5 +45,5 @@ def check_encoding(what: str, recorded: str, found: str) -> None:
 
 
 def mismatch(batch: int, what: str, recorded: object, found: object) -> ReplayMismatchError:
-    """Make the error of a replay that is not the recorded one: nothing of it is committed."""
+    """Return the error for a replay that differs from the record. No row of the replay is committed."""
     return ReplayMismatchError("REPLAY_DIFFERS", batch=batch, what=what, recorded=str(recorded), found=str(found))

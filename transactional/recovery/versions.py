@@ -1,4 +1,4 @@
-"""Rules of batch writes, whose batches are versions that users number: they only grow, and may be left out."""
+"""Rules for batch writes. The user gives each write a version. Versions must increase, but may skip numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def check_version(ledger: Ledger, version: int) -> None:
-    """Check that a version is new, or was written, or is so old that its record was forgotten. *At planning.*"""
+    """Check that a version is new, was written, or is so old that its record is no longer kept. *At planning.*"""
     last = ledger.accounted
     if ledger.voided and version not in ledger.voided:
         raise RetriableError("VERSION_LOST", version=ledger.voided[0], versions=ledger.voided, detail="")
@@ -39,21 +39,24 @@ def check_version(ledger: Ledger, version: int) -> None:
 
 
 def check_origin(ledger: Ledger, origin: str) -> None:
-    """Refuse versions of another streaming query: other rows under the same numbers. *At the commit: only tasks know it.*"""
+    """Refuse versions of another streaming query, because it uses the same numbers for other rows.
+
+    *At the commit, because only the tasks know the query.*
+    """
     if ledger.origin not in ("", origin):
         found = origin or "no streaming query"
         raise LocationError("VERSIONS_OF_ANOTHER_QUERY", recorded=ledger.origin, found=found)
 
 
 def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version: int) -> None:
-    """Refuse to drop the rows of a version: it was new at planning, and a higher one was committed meanwhile."""
+    """Raise if a version was new when it was planned, but a higher version has been committed since."""
     if not all(message.drained for message in messages):
-        reason = f"version {ledger.accounted} was committed meanwhile, and versions must increase"
+        reason = f"version {ledger.accounted} was committed in the meantime, and versions must increase"
         raise FencedError("VERSION_OVERTAKEN", reason=reason, batch=version)
 
 
 def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], version: int, compare: bool) -> None:
-    """Check that the tasks of a version hold the rows that were written: a version in the journal is not written again."""
+    """Check that a repeated write of a version has the rows that were written first. `compare` is ``txnCompareRows``."""
     lost = {part.partition for part in found.parts if part.lost}
     parts = [part.to_json() for message in messages for part in message.parts]
     if any(not message.drained and message.partition not in lost for message in messages):
@@ -97,36 +100,41 @@ def _alike(version: int, before: tuple[int, str], now: tuple[int, str]) -> bool:
 
 
 def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
-    """Check that a location's versions go to one target: in a second one, rows with a known number would not be written."""
+    """Check that all versions of a location go to the same target.
+
+    Otherwise a version that the journal already has would not be written to the second target.
+    """
     former = ledger.newest_run
     if former is None or ledger.accounted < 0 or former.identity == identity:
         return
     changed = sorted(key for key in {*former.identity, *identity} if former.identity.get(key) != identity.get(key))
-    changes = [f"{key} was {former.identity.get(key, 'not set')}, is {identity.get(key, 'not set')}" for key in changed]
+    changes = [
+        f"{key} was {former.identity.get(key, 'not set')}, is now {identity.get(key, 'not set')}" for key in changed
+    ]
     raise _other_target(ledger, "; ".join(changes))
 
 
 def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> None:
-    """Check that the rows of a write are in the topic that its run recorded, if it is fixed: it may have been re-created."""
+    """If the run recorded a topic id, check that the rows of a write are in this topic: it may have been re-created since."""
     changed = other_topics(ledger, targets, route)
     if changed:
         raise _other_target(ledger, changed)
 
 
 def other_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> str:
-    """Return how the topics of transactions differ from the one that the run recorded; empty if they don't."""
+    """Return a text that says how the topics of transactions differ from the recorded one; empty if they are the same."""
     recorded = ledger.newest_run.identified("topicId", route) if ledger.newest_run else None
     others = sorted(each for each in targets if recorded and _one_spelling(each) != _one_spelling(recorded))
-    return f"{route and f'{route}.'}topicId was {recorded}, is {', '.join(others)}" if others else ""
+    return f"{route and f'{route}.'}topicId was {recorded}, is now {', '.join(others)}" if others else ""
 
 
 def _other_target(ledger: Ledger, changed: str) -> LocationError:
-    reason = f"the versions of a location go to one target, but this write has another target ({changed})"
+    reason = f"all versions of a location must go to the same target, but this write has another target ({changed})"
     return LocationError("LOCATION_TAKEN", location=ledger.location, reason=reason)
 
 
 def _one_spelling(identity: str) -> str:
-    """Return a topic's id in base64, as targets have it: the runs of every release have recorded it as a UUID."""
+    """Return a topic's id in base64, the form of `targets`. Runs record it as a UUID."""
     try:
         return base64.b64encode(uuid.UUID(identity).bytes).decode().rstrip("=")
     except ValueError:
@@ -134,9 +142,9 @@ def _one_spelling(identity: str) -> str:
 
 
 def lost_version(problem: RewindRequiredError) -> RetriableError:
-    """Make the error of a version whose transactions were lost after its decision, met by the write of another one.
+    """Return the error for a write that finds that an earlier version lost its transactions after its decision.
 
-    A batch write has no logs to rewind: whoever has the version's rows writes it again.
+    A batch write has no logs to rewind, so the user has to write the lost version again.
     """
     batches, checkpoint = problem.parameters["batches"], problem.parameters["checkpoint"]
     detail = f" after checkpoint {checkpoint} had been decided"

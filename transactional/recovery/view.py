@@ -1,4 +1,4 @@
-"""The engine's own logs of a query: the coordinator's only knowledge of it beside the journal."""
+"""`QueryView`: what the coordinator knows about a query from Spark's own logs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class QueryView:
     Parameters
     ----------
     queryId : str
-        From ``<checkpointLocation>/metadata``.
+        The query's id, from ``<checkpointLocation>/metadata``.
     location : str
-        Canonical checkpoint location.
+        The checkpoint location, as a canonical path.
     batch : int
-        The current micro-batch: the highest of ``offsets/``.
+        The current micro-batch: the highest number in ``offsets/``.
     committed : int
-        The highest of ``commits/``; -1 if there is none.
+        The highest number in ``commits/``; -1 if there is none.
     lines : Sequence[SourceLine]
-        Of ``offsets/<batch>``; empty if the query has stopped and not begun it.
+        The source lines of ``offsets/<batch>``; empty if the query has stopped and not begun this micro-batch.
     previous : Sequence[SourceLine] or None
-        Those of ``offsets/<batch - 1>``.
+        The source lines of ``offsets/<batch - 1>``; None if this file does not exist.
     gaps : bool
-        Whether numbers of batches may be left out: the versions of batch writes. Then `committed` means nothing.
+        True for batch writes, whose versions may skip numbers. Then `committed` has no meaning.
     oldest : int
-        The lowest of ``offsets/``: what is below was purged, and no rewind gets there.
+        The lowest number in ``offsets/``. Earlier files were purged, so no rewind can go back further.
     repartitions : Callable[[], Sequence[int]]
-        The micro-batches directly before `batch`, in order, that a repartition of the stopped query has added: they
-        have the sources of the one before them, were written by no sink, and are committed.
+        Returns the micro-batches directly before `batch` that a repartition of the stopped query has added, in order.
+        They repeat the sources of the micro-batch before them, no sink wrote them, and they are committed.
     text : str
-        The whole of ``offsets/<batch>``, for the journal; empty if there is none to keep.
+        The whole text of ``offsets/<batch>``, for the journal; empty if the journal need not keep it.
     """
 
     queryId: str

@@ -1,7 +1,7 @@
-"""Public, for people who write sinks: `SinkConformance`, a settable clock, and sinks in memory.
+"""Test tools for authors of sinks (public): test classes, a fake clock, and a store in memory with sinks.
 
-`SinkConformance` is a class of tests that a sink's author subclasses in a pytest module. The rest are doubles:
-`FakeClock`, `MemoryTransactions` (a store), `RecordingSink`, `FailingSink` and `BlockingSink` over it.
+Subclass `SinkConformance` in a pytest module; `StoreMatrix` adds tests for wrong stores. `FakeClock` is a clock that your test
+moves. `MemoryTransactions` is a store in memory, and `RecordingSink`, `FailingSink` and `BlockingSink` write to it.
 """
 
 from transactional.testing.clock import FakeClock

@@ -1,4 +1,4 @@
-"""The steps of `SinkConformance`'s tests: prepare, commit, look, in this process and in others."""
+"""The steps of `SinkConformance`'s tests: prepare, commit and check the rows, in this process and in child processes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Bench"]
 
-POLL_SECONDS = 0.05  # between two looks at a store whose answers come late
+POLL_SECONDS = 0.05  # between two checks of a store that answers late
 
 
 class Bench:
-    """The sinks of one test, all on one store and prefix."""
+    """Builds the sinks of one test, which share a store and a prefix, and runs the steps of the test with them."""
 
     def __init__(
         self, suite: SinkConformance, options: Mapping[str, str], prefix: str | None = None, query: str | None = None
@@ -56,7 +56,7 @@ class Bench:
     def sweep(
         self, known: Sequence[Any] = (), sink: TwoPhaseCommitSink[Any, Any] | None = None, run: int = ALL_RUNS
     ) -> int:
-        """Sweep as a driver does that begins a run; by default, all transactions that are not known are over."""
+        """Sweep as a driver does at the start of a run. By default, abort all transactions that are not in `known`."""
         return (sink or self.sink()).sweep(known, Cutoff(self.query, run, 0))
 
     def context(self, partition: int = 0, attempt: int = 0, number: int = 0) -> TransactionContext:
@@ -64,7 +64,7 @@ class Bench:
         return TransactionContext(self.query, number, partition, attempt, self.prefix, uuid.uuid4().hex[:16])
 
     def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
-        """Return what a journal knows of this query."""
+        """Return the history of this query according to a journal; `known` sets further fields of `History`."""
         return History(self.query, position, binding, **known)
 
     def refuses(self, history: History) -> bool:
@@ -76,7 +76,7 @@ class Bench:
         return False
 
     def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin a new run; return what the store held and the run's mark, both as the journal keeps them: through JSON."""
+        """Begin a new run. Return the state of the store and the run's mark, both read back from JSON, as from a journal."""
         sink = self.sink()
         seen, mark = json.loads(json.dumps([dict(history_seen(sink, history)), dict(guard_run(sink, None))]))
         return seen, mark
@@ -90,7 +90,7 @@ class Bench:
         return sink
 
     def next_checkpoint(self) -> None:
-        """Go on with a checkpoint of a higher id."""
+        """Continue with the next checkpoint, whose id is higher by one."""
         self.checkpoint = checkpoint_of(self.query, self.prefix, self.checkpoint.id + 1)
 
     def prepare(
@@ -101,7 +101,7 @@ class Bench:
         number: int = 0,
         sink: TwoPhaseCommitSink[Any, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a task that prepares these rows, in a sink of its own; return its handle, written and read as JSON."""
+        """Run a task that prepares these rows, by default in a new sink. Return its handle, after a round trip through JSON."""
         batches = [self._suite.batch([each]) for each in numbers]
         return self.prepare_batches(batches, self.context(partition, attempt, number), sink)
 
@@ -111,7 +111,7 @@ class Bench:
         context: TransactionContext,
         sink: TwoPhaseCommitSink[Any, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a task that prepares these batches."""
+        """Run a task that prepares these batches; return its handle, as `prepare` does."""
         sink = sink or self.sink()
         transaction = sink.beginTransaction(context)
         for each in batches:
@@ -120,11 +120,11 @@ class Bench:
         sink.close()
         assert handle is not None, "with the options of this test, preCommit must return a handle"
         through: dict[str, Any] = json.loads(json.dumps(handle))
-        assert through == handle, "a handle must be the same after its way through JSON"
+        assert through == handle, "a handle must be unchanged after it was written and read as JSON"
         return through
 
     def commit(self, *handles: Mapping[str, Any]) -> None:
-        """Commit in a new sink, and check that the store reports it."""
+        """Commit the handles in a new sink, and check that `inspect` and `newestCheckpoint` report the commit."""
         sink = self.sink()
         sink.commit(handles, self.checkpoint)
         held = sink.newestCheckpoint(self.query)
@@ -132,7 +132,7 @@ class Bench:
         self._must_report(sink, handles, Outcome.COMMITTED)
 
     def lost_of(self, *handles: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Commit in a new sink; return the handles that it reports as lost."""
+        """Commit the handles in a new sink; return those that the sink reports as lost."""
         try:
             self.sink().commit(handles, self.checkpoint)
         except TransactionLostError as lost:
@@ -157,9 +157,9 @@ class Bench:
         return sorted(self._suite.visible(self.options))
 
     def must_see(self, numbers: Sequence[int]) -> None:
-        """Wait until exactly these rows are visible, and check that it stays so until the store is quiet.
+        """Wait until exactly these rows are visible, and check that they do not change until the store is quiet.
 
-        The first look alone would miss a row that becomes visible later, and could never fail if no row is expected.
+        The first check alone would miss a row that becomes visible later.
         """
         wanted = sorted(numbers)
         self.eventually(self.seen, wanted, "visible rows")
@@ -171,12 +171,12 @@ class Bench:
         assert found == wanted, f"visible rows: first {wanted}, as expected, then {found}"
 
     def must_be_finished(self) -> None:
-        """Check that no transaction is open or prepared, if the suite knows."""
+        """Check that no transaction is open or prepared, if the suite can count them."""
         if self._suite.unfinished(self.options) is not None:
             self.eventually(lambda: self._suite.unfinished(self.options), 0, "unfinished transactions")
 
     def eventually(self, look: Callable[[], Any], wanted: Any, what: str) -> None:
-        """Wait for a condition, with a deadline."""
+        """Wait until `look` returns the wanted value; fail after the suite's `seconds`."""
         clock = SystemClock()
         deadline = Deadline(self._suite.seconds, clock)
         found = look()
@@ -204,15 +204,15 @@ class Bench:
         return {"do": what, "handles": [dict(h) for h in handles], **about}
 
     def die_in_commit(self, process: SinkProcess, line: int | None, *handles: Mapping[str, Any]) -> int | None:
-        """Let another process commit and be killed before the `line`-th line of the sink's code; see `lines_until_death`."""
+        """Run a commit in another process, which dies before the `line`-th line of the sink's code; see `lines_until_death`."""
         lines: int | None = process.ask(**self.words("die", *handles), line=line)["lines"]
         return lines
 
     def torn(self, handles: Mapping[tuple[int, int], Mapping[str, Any]], before: Sequence[int]) -> str:
-        """Return what is wrong after a commit that may have been killed; empty if nothing.
+        """Return a text about what is wrong after a commit that may have been killed; empty if nothing is wrong.
 
-        Readers see all rows of a handle or none, and if one commit is for all handles, all rows or none; the store notes the
-        checkpoint's id not before its rows; `inspect` reports what readers see.
+        Readers must see all rows of a handle or none of them; if `commitsTogether` is true, all rows of the checkpoint or none.
+        The store must not have the checkpoint's id before its rows. `inspect` must report the same state that readers see.
         """
         sink = self.sink()
         noted = (sink.newestCheckpoint(self.query) or 0) >= self.checkpoint.id
@@ -222,17 +222,17 @@ class Bench:
         whole = [all(new[number] == 1 for number in numbers) for numbers in handles]
         nothing = [not any(new[number] for number in numbers) for numbers in handles]
         if not all(either or neither for either, neither in zip(whole, nothing, strict=True)):
-            return f"some rows of a handle are visible, others are not, or twice: {dict(+new)}"
+            return f"some rows of a handle are visible, others are not visible or visible twice: {dict(+new)}"
         if self._suite.sink_type.commitsTogether and any(whole) and not all(whole):
             return f"some handles of a checkpoint are visible, others are not: {dict(+new)}"
         if noted and not all(whole):
-            return f"the checkpoint's id is noted, and rows of it are not visible: {dict(+new)}"
+            return f"the store has the checkpoint's id, but some of its rows are not visible: {dict(+new)}"
         if type(sink).inspect is not TwoPhaseCommitSink.inspect:
             wanted = [Outcome.COMMITTED if visible else Outcome.PREPARED for visible in whole]
-            return "" if states == wanted else f"inspect reports {states}, readers see {dict(+new)}"
+            return "" if states == wanted else f"inspect reports {states}, but readers see {dict(+new)}"
         return ""
 
     def words_to_prepare(self, numbers: Sequence[int], until: str, partition: int = 0) -> dict[str, Any]:
-        """Return an order to prepare rows, up to a step."""
+        """Return an order to prepare rows, and to stop after the step `until`."""
         rows = base64.b64encode(self._suite.batch(numbers).serialize().to_pybytes()).decode()
         return {"do": "prepare", "until": until, "rows": rows, "context": vars(self.context(partition))}

@@ -1,4 +1,4 @@
-"""The contract of `TwoPhaseCommitSink` as a class of tests."""
+"""`SinkConformance`: a test class that checks the contract of `TwoPhaseCommitSink`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SinkConformance(GoldenHandles):
         your store has no order (a table of most databases).
     golden_handles : Path or None
         A folder with handles from released versions of the sink, one JSON file each, sorted by name from old to new. The
-        tests check that the present version commits them.
+        tests check that the present version understands them.
     keyed_by_data : Collection[str]
         Members of a handle whose keys are data, such as names of topics. Only their values are compared with
         `golden_handles`.
@@ -71,7 +71,7 @@ class SinkConformance(GoldenHandles):
     deaths: ClassVar[int] = 100
     ordered: ClassVar[bool] = True
 
-    # -- what a sink's author gives ---------------------------------------------------------------------------------
+    # -- implement these in your test class -------------------------------------------------------------------------
 
     def visible(self, options: Mapping[str, str]) -> Sequence[int]:
         """Return the numbers of all rows that a reader of committed data sees now; duplicates appear twice.
@@ -99,7 +99,7 @@ class SinkConformance(GoldenHandles):
         return pa.schema([pa.field("value", pa.string())])
 
     def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
-        """Make rows from which `visible` reads the numbers back."""
+        """Return one row for each number; `visible` must be able to read the number from the row."""
         import pyarrow as pa
 
         return pa.RecordBatch.from_pydict({"value": [str(number) for number in numbers]}, schema=self.schema())
@@ -131,7 +131,7 @@ class SinkConformance(GoldenHandles):
         for _ in range(2):
             sink.commit([handle], bench.checkpoint)
         bench.sweep([handle])
-        bench.sweep(run=0)  # the late sweep of a driver that was replaced: it knows nothing, and ends nothing
+        bench.sweep(run=0)  # the late sweep of a driver that was replaced: it must not abort anything
         bench.commit(handle)
         bench.must_see([1])
 
@@ -149,12 +149,14 @@ class SinkConformance(GoldenHandles):
         bench.commit(bench.prepare_batches(batches, bench.context()))
         bench.must_see(wanted)
         if self.ordered:
-            assert list(self.visible(bench.options)) == wanted, "visible, but not in the order in which it was written"
+            assert list(self.visible(bench.options)) == wanted, (
+                "the rows are not in the order in which they were written"
+            )
 
     def test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """A process is killed before each line of the sink that a commit runs. Another process commits again."""
+        """A process is killed before each line of the sink's code that a commit runs. Another process commits again."""
         bench = Bench(self, sink_options)
         seen: list[int] = []
         with bench.process() as process:
@@ -164,7 +166,7 @@ class SinkConformance(GoldenHandles):
                 handles = {each: bench.prepare(each, partition, turn, turn) for partition, each in enumerate(rows)}
                 lines = bench.die_in_commit(process, line, *handles.values())
                 if line is None:
-                    assert lines, "no line of the sink was seen: is its class in the module that it names?"
+                    assert lines, "no line of the sink's code ran: is the class defined in its `__module__`?"
                     tries += spread(lines, self.deaths)
                 bench.eventually(lambda: bench.torn(handles, seen), "", f"killed at line {line}")  # noqa: B023
                 bench.commit(*handles.values())
@@ -297,7 +299,7 @@ class SinkConformance(GoldenHandles):
                 chance.shuffle(orders)
                 answers = {}
                 alone = [order for order in orders if number >= self.rounds and order[1] not in ends]
-                for process, what in alone[:1]:  # it never came first in a race: now it does
+                for process, what in alone[:1]:  # it has not won a race yet, so now it runs first
                     answers[what] = process.ask(**bench.words(what, handle))
                 for process, what in orders:
                     if what not in answers:
@@ -309,19 +311,23 @@ class SinkConformance(GoldenHandles):
                 if not lost:
                     expected.append(number)
                 assert bool(list(bench.sink().abort([handle]))) is not lost, (committed, aborted)
-                assert not (lost and committed == {}), "commit returned, and the transaction is lost"
-                assert not (not lost and "lost" in committed), "commit said lost, and the transaction is committed"
-                assert not (lost and aborted.get("committed")), "abort found it committed, and it is lost"
-                assert not (not lost and aborted == {"committed": []}), "abort said aborted, and it is committed"
+                assert not (lost and committed == {}), "commit returned, but the transaction is lost"
+                assert not (not lost and "lost" in committed), (
+                    "commit reported the transaction as lost, but it is committed"
+                )
+                assert not (lost and aborted.get("committed")), "abort reported it as committed, but it is lost"
+                assert not (not lost and aborted == {"committed": []}), (
+                    "abort reported it as aborted, but it is committed"
+                )
                 bench.must_see(expected)
         assert ends == {"commit", "abort"}
 
     def test_a_process_killed_after_begin_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """It also leaves nothing that blocks the next transaction."""
+        """The killed process must also leave nothing that blocks the next transaction."""
         self._kill("begin", sink_options)
 
     def test_a_process_killed_after_write_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """It also leaves nothing that blocks the next transaction."""
+        """The killed process must also leave nothing that blocks the next transaction."""
         self._kill("write", sink_options)
 
     def _kill(self, step: str, sink_options: Mapping[str, str]) -> None:
@@ -336,7 +342,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([2])
 
     def test_a_prepared_transaction_survives_the_death_of_its_process(self, sink_options: Mapping[str, str]) -> None:
-        """One process prepares, and another one commits."""
+        """One process prepares and is killed. Another process commits."""
         bench = Bench(self, sink_options)
         with bench.process() as victim:
             first = victim.ask(**bench.words_to_prepare([1], until="preCommit"))["handle"]
@@ -370,7 +376,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([1])
 
     def test_a_store_keeps_its_identity(self, sink_options: Mapping[str, str]) -> None:
-        """`identify` returns the same in every process, before and after a commit: a run on another store is refused."""
+        """`identify` returns the same value in every process, before and after a commit. Otherwise a run would be refused."""
         bench = Bench(self, sink_options)
         identity = dict(bench.sink().identify())
         bench.commit(bench.prepare([1]))
@@ -391,7 +397,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([2])
 
     def test_a_warm_up_in_a_thread_leaves_nothing_if_no_row_comes(self, sink_options: Mapping[str, str]) -> None:
-        """If a row comes, the task's own thread begins the transaction."""
+        """If a row comes after the warm-up, the task's own thread begins the transaction."""
         bench = Bench(self, sink_options)
         idle, sink = bench.warm(partition=1), bench.warm()
         idle.close()
@@ -407,7 +413,7 @@ class SinkConformance(GoldenHandles):
     def test_a_commit_that_the_journal_does_not_know_is_found(self, sink_options: Mapping[str, str]) -> None:
         """A sink that keeps ids or evidence detects an older copy of the location, which would write rows twice."""
         name = Options(sink_options).get("transactionalIdPrefix", str(uuid.uuid4()))
-        bench = Bench(self, sink_options, name, name)  # the prefix of a query that is given none
+        bench = Bench(self, sink_options, name, name)  # if the user sets no prefix, the query id is the prefix
         sink = bench.sink()
         keeps_ids = type(sink).newestCheckpoint is not TwoPhaseCommitSink.newestCheckpoint
         if not (keeps_ids or isinstance(sink, KeepsEvidence)):
@@ -422,9 +428,11 @@ class SinkConformance(GoldenHandles):
         assert not bench.refuses(replace(known, handles=[handle]))
         if isinstance(sink, KeepsEvidence):
             assert not bench.refuses(replace(known, stamp=sink.stamp([handle])))
-        bench.warm().close()  # which takes no evidence away
-        assert bench.refuses(bench.history(seen=seen, mark=mark)), "it has committed more: raise `put_back`"
-        assert bench.refuses(bench.history(seen={})), "before the query's first run it can't have committed anything"
+        bench.warm().close()  # a warm-up must not remove the evidence
+        assert bench.refuses(bench.history(seen=seen, mark=mark)), (
+            "PutBackError expected: the journal lacks this commit"
+        )
+        assert bench.refuses(bench.history(seen={})), "PutBackError expected: the journal has no run yet"
         accepted = history_seen(bench.sink(), bench.history(seen=seen, mark=mark, binding=False))
         assert not bench.refuses(bench.history(seen=accepted, mark=mark))
         bench.must_see([1])

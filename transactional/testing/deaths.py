@@ -1,4 +1,4 @@
-"""A process that dies at a chosen line of a sink, in a fork of the process that asked for it."""
+"""Run a call in a forked process, which is killed at a chosen line of the sink's code."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from transactional.sink import TwoPhaseCommitSink
 __all__ = ["lines_until_death", "spread"]
 
 VISITS = 2
-"""How often one line counts: a loop over two handles is cut within the first and within the second."""
+"""How many runs of the same line are counted. With 2, a process is killed in both rounds of a loop over two handles."""
 
 
 def lines_until_death(sink: TwoPhaseCommitSink[Any, Any], act: Callable[[], object], line: int | None) -> int | None:
-    """Fork; let the child act, and be killed before it runs its `line`-th line of the sink's code.
+    """Call `act` in a forked process, which is killed before it runs the `line`-th line of the sink's code.
 
-    A child of a process that has no threads yet: the sink was constructed, which connects to nothing.
+    The fork is safe, because this process has no threads yet: the sink was only constructed, and has not connected.
 
     Returns
     -------
     int or None
-        How many lines there were, if the child came to its end; None if it was killed.
+        How many lines the child ran, if `act` returned; None if the child was killed.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -40,13 +40,13 @@ def lines_until_death(sink: TwoPhaseCommitSink[Any, Any], act: Callable[[], obje
             sys.settrace(None)
             os.write(write, str(counted.lines).encode())
         finally:
-            os._exit(0)  # no handler of the parent's, and no client's goodbye
+            os._exit(0)  # without the parent's exit handlers, and without closing clients
     os.close(write)
     with os.fdopen(read) as pipe:
         told = pipe.read()
     _, status = os.waitpid(child, 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    assert killed or told, "the sink raised an error in a process of its own"
+    assert killed or told, "the sink raised an error in the forked process"
     return int(told) if told else None
 
 
@@ -60,7 +60,7 @@ class _Lines:
         self._visits: Counter[tuple[CodeType, int]] = Counter()
 
     def enter(self, frame: FrameType, event: str, arg: object) -> Any:
-        """Follow the functions that are the sink's."""
+        """Trace a function if it belongs to the sink's code."""
         file = frame.f_code.co_filename
         return self._line if file in self._files or file.startswith(self._folders) else None
 
@@ -76,7 +76,7 @@ class _Lines:
 
 
 def _code_of(kind: type) -> tuple[Collection[str], tuple[str, ...]]:
-    """Return the files and folders of a sink's classes: the module, or the package that it is in."""
+    """Return the files and folders with the code of a sink's classes: a class's package, or its module if it has no package."""
     files, folders = set(), set()
     for each in kind.__mro__:
         module = sys.modules[each.__module__]
@@ -91,7 +91,7 @@ def _code_of(kind: type) -> tuple[Collection[str], tuple[str, ...]]:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Return the numbers from 1 to `count`, or `most` of them: the first, the last, and some between."""
+    """Return the numbers from 1 to `count`. If there are more than `most`, return only `most` of them, evenly spread."""
     if count <= most:
         return list(range(1, count + 1))
     return sorted({1 + number * (count - 1) // (most - 1) for number in range(most)})

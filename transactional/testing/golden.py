@@ -1,4 +1,4 @@
-"""Handles of former versions of a sink, as tests: the new version commits what the old one has prepared."""
+"""Tests with handles of former versions of a sink: the present version must understand them."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class GoldenHandles:
     keyed_by_data: ClassVar[Collection[str]] = ()
 
     def test_handles_of_former_versions_are_understood(self, sink_options: Mapping[str, str]) -> None:
-        """The transactions that they name are gone: `inspect` returns that as a state, and raises no error."""
+        """The transactions of these handles no longer exist: `inspect` must return this as a state, and raise no error."""
         suite: Any = self
         bench = Bench(suite, sink_options)
         golden = self._golden()
         kept = bench.prepare([1])
         for handle in golden:
             (state,) = bench.sink().inspect([handle])
-            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), f"{handle} is of another store: {state}"
+            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), f"{handle}: its transaction is gone, not {state}"
         bench.commit(kept)
         bench.must_see([1])
 
     def test_a_handle_has_the_shape_of_the_newest_golden_one(self, sink_options: Mapping[str, str]) -> None:
-        """If it changes, keep one of the new shape too: the next version must understand both."""
+        """If the shape of handles changes, add a handle of the new shape: the next version must understand both."""
         suite: Any = self
         newest = self._golden()[-1]
         fresh = Bench(suite, sink_options).prepare([1])
-        assert self._shape(fresh) == self._shape(newest), f"add a file with this handle to {self.golden_handles}"
+        assert self._shape(fresh) == self._shape(newest), f"add a file with the new handle to {self.golden_handles}"
 
     def _golden(self) -> list[dict[str, Any]]:
         if self.golden_handles is None:
             pytest.skip("golden_handles is not set")
         files = sorted(self.golden_handles.glob("*.json"))
-        assert files, f"{self.golden_handles} holds no handle: put this one there, as 1.json"
+        assert files, f"{self.golden_handles} has no file with a handle: add the first one, as 1.json"
         return [json.loads(file.read_text()) for file in files]
 
     def _shape(self, handle: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class GoldenHandles:
 
 
 def shape(value: Any) -> Any:
-    """Return keys and types of a JSON value, all the way down; lists by their first item."""
+    """Return a JSON value in which the names of types replace all values. A list keeps only its first item."""
     if isinstance(value, Mapping):
         return {key: shape(inner) for key, inner in value.items()}
     if isinstance(value, list):

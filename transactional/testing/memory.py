@@ -1,4 +1,4 @@
-"""A store of transactions in memory, and sinks over it."""
+"""A store of transactions in memory, and sinks that write to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BlockingSink", "FailingSink", "MemoryHandle", "MemoryTransactions", 
 
 
 class MemoryHandle(TypedDict):
-    """Names a transaction of `MemoryTransactions`."""
+    """The handle of a transaction in `MemoryTransactions`."""
 
     transaction: int
 
@@ -37,7 +37,7 @@ class _Transaction:
 
 
 class MemoryTransactions:
-    """A store of transactions. States: open, prepared, committed, aborted.
+    """A store in memory, for tests. Each transaction in it is open, prepared, committed or aborted.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class MemoryTransactions:
         self._numbers = itertools.count(1)
 
     def begin(self, context: TransactionContext) -> int:
-        """Open a transaction; returns its number."""
+        """Open a transaction; return its number."""
         number = next(self._numbers)
         self._transactions[number] = _Transaction(context.prefix, context, self._clock.now())
         return number
@@ -81,7 +81,7 @@ class MemoryTransactions:
         return self.outcome(number)
 
     def expire(self, number: int) -> bool:
-        """Give a transaction up, as the store's timeout would; False if it is over already."""
+        """Abort a transaction, as the store's timeout would. Return False if it was already committed or aborted."""
         found = self._find(number)
         if found.state not in ("open", "prepared"):
             return False
@@ -89,11 +89,11 @@ class MemoryTransactions:
         return True
 
     def hurt(self, number: int) -> None:
-        """Lose a part of it: it counts as lost from now on, but a commit that comes before an abort still takes."""
+        """Lose a part of a prepared transaction. Its outcome is then LOST, but `commit` still succeeds until it is aborted."""
         self._find(number).hurt = True
 
     def outcome(self, number: int) -> Outcome:
-        """Return the state of a handle."""
+        """Return the outcome of a transaction. An open transaction counts as LOST."""
         found = self._find(number)
         if found.state == "prepared" and found.hurt:
             return Outcome.LOST
@@ -101,13 +101,13 @@ class MemoryTransactions:
         return states.get(found.state, Outcome.LOST)
 
     def seconds_left(self, number: int) -> float | None:
-        """Return the seconds until the store gives a transaction up."""
+        """Return the seconds until the store aborts a transaction; None if it never does."""
         if self._timeout is None:
             return None
         return self._find(number).began + self._timeout - self._clock.now()
 
     def unfinished(self, prefix: str | None = None) -> list[int]:
-        """Return the open and prepared transactions, of one prefix or all."""
+        """Return the numbers of the open and prepared transactions: all, or those with this prefix."""
         numbers = [n for n in self._transactions if self._find(n).state in ("open", "prepared")]
         return [n for n in numbers if prefix in (None, self._transactions[n].prefix)]
 
@@ -116,11 +116,11 @@ class MemoryTransactions:
         return list(self._transactions)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what a reader sees."""
+        """Return the rows that a reader sees: those of committed transactions."""
         return [row for t in self._transactions.values() if t.state == "committed" for row in t.rows]
 
     def context(self, number: int) -> TransactionContext:
-        """Return the context of a transaction."""
+        """Return the context that a transaction was opened with."""
         return self._transactions[number].context
 
     def _find(self, number: int) -> _Transaction:

@@ -1,4 +1,4 @@
-"""A child process that holds a sink, that takes orders and can be killed."""
+"""A child process that has a sink, carries out orders, and can be killed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["ALL_RUNS", "SinkProcess", "checkpoint_of"]
 
 ALL_RUNS = 2**31
-"""A run that comes after all others: whatever began earlier is over."""
+"""A run number higher than any real one: for a cut-off at this run, every transaction is over."""
 
 ANSWER_SECONDS = 120.0  # a sink's process imports its clients first; on a loaded machine that takes tens of seconds
 
 
 class SinkProcess:
-    """A child process that builds the sink again, from its import path and options, and obeys.
+    """A child process that builds a sink from its import path and options, carries out your orders, and can be killed.
 
     Parameters
     ----------
     sink : type[TwoPhaseCommitSink]
-        Importable by its module's name.
+        The sink's class. The child process must be able to import it from its module.
     options : Mapping[str, str]
     schema : pyarrow.Schema
     """
@@ -55,13 +55,13 @@ class SinkProcess:
         )
 
     def send(self, **order: Any) -> None:
-        """Send an order; its answer is read by `answer`."""
+        """Send an order without waiting; `answer` returns the answer later."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for the answer to an order."""
+        """Wait for the answer to the order that was sent, and return it."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -70,12 +70,12 @@ class SinkProcess:
         return answer
 
     def ask(self, **order: Any) -> dict[str, Any]:
-        """Send an order and wait for its answer."""
+        """Send an order, wait for its answer, and return it."""
         self.send(**order)
         return self.answer()
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self._process.wait(ANSWER_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
@@ -84,14 +84,14 @@ class SinkProcess:
 
 
 _begun: list[Any] = []
-"""What a process holds when it is killed. A transaction that was dropped before could end its client, or be ended by it."""
+"""The transactions of a child process, kept until it is killed: if one were dropped earlier, its client might end it."""
 
 
 def _obey() -> None:
-    """Be the child of a `SinkProcess`."""
+    """Run the child of a `SinkProcess`: read orders from stdin, and write answers to stdout."""
     import pyarrow as pa
 
-    answers = os.fdopen(os.dup(1), "w")  # what a client prints must not get among the answers
+    answers = os.fdopen(os.dup(1), "w")  # a client's output must not mix with the answers
     os.dup2(2, 1)
     about = json.loads(sys.stdin.readline())
     kind: Any = importlib.import_module(about["module"])
@@ -105,14 +105,14 @@ def _obey() -> None:
             answer = _carry_out(sink, order)
         except TransactionLostError as lost:
             answer = {"lost": lost.handles}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the parent gets it
+        except Exception as error:  # noqa: BLE001 - the parent gets every error
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
 def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> dict[str, Any]:
-    """One order: prepare (as far as `until`), commit, die in a commit, abort or sweep."""
+    """Carry out one order: prepare (up to the step `until`), commit, die in a commit, abort, sweep, or connect."""
     import pyarrow as pa
 
     if order["do"] == "prepare":
@@ -133,9 +133,9 @@ def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> 
         return {"committed": list(sink.abort(order["handles"]))}
     if order["do"] == "sweep":
         return {"swept": sink.sweep(order["handles"], Cutoff(order["queryId"], ALL_RUNS, 0))}
-    return {"ready": dict(sink.identify())}  # connects, so that a race is not won by the quicker start
+    return {"ready": dict(sink.identify())}  # connects now, so that the start does not decide a race
 
 
 def checkpoint_of(query: str, prefix: str, number: int = 1) -> DecidedCheckpoint:
-    """Return a checkpoint to commit handles with."""
+    """Return a decided checkpoint, to call `commit` with."""
     return DecidedCheckpoint(id=number, batches=(0,), timestamp=0, queryId=query, prefix=prefix)

@@ -1,4 +1,4 @@
-"""Tests that a sink detects a wrong store: an older copy, an empty or another one. See `StoreMatrix`."""
+"""Tests that a sink detects a wrong store: an older copy, an empty store or another store. See `StoreMatrix`."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ if TYPE_CHECKING:
 __all__ = ["DAMAGES", "MOMENTS", "StoreMatrix"]
 
 DAMAGES = ("older copy", "gone", "replaced", "emptied log", "ahead", "unreachable")
-"""What happens to the store, or to the location (ahead: the store holds what the journal does not know)."""
+"""The kinds of damage. In ``ahead``, the journal is an older copy, so it lacks a checkpoint that the store holds."""
 
 MOMENTS = ("run begins", "driver lives", "commit", "batch write")
-"""When the sink has to notice it: a new driver plans; the driver goes on; between its tasks and their commit; `df.write`."""
+"""When the damage happens: before a new driver plans, between two micro-batches, before a commit, or before a batch write."""
 
 
 class StoreMatrix:
     """Test class that checks that a sink never writes into a wrong store: an older copy, an empty one, or another one.
 
-    Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests combine every
-    damage with every moment, with the real coordinator. The query must stop with an error of the catalogue, and no row may
-    become visible. When the former store is back, the query must continue and end with every row exactly once.
+    Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests cause each
+    kind of damage to the store, each at several moments of a query, with the real coordinator. The query must stop with an
+    error of the catalogue, and no row may become visible. When the former store is back, the query must continue and end with
+    every row exactly once.
 
     Attributes
     ----------
     cannot : Collection[tuple[str, str]]
-        Pairs (damage, moment) that your store can't detect, also ("older copy", "another prefix"). The tests assert that the
-        query continues in these cases: mention them in your docs.
+        Pairs (damage, moment) that your store can't detect. ("older copy", "another prefix") is also possible. The tests assert
+        that the query continues in these cases. Mention them in your docs.
     comesBack : bool
         True if `putBack` can restore a target that `remove` has removed. Then the query must continue with it.
     """
@@ -58,10 +59,10 @@ class StoreMatrix:
     cannot: ClassVar[Collection[tuple[str, str]]] = ()
     comesBack: ClassVar[bool] = True
 
-    # -- what a sink's author gives ---------------------------------------------------------------------------------
+    # -- implement these in your test class -------------------------------------------------------------------------
 
     def takeCopy(self, options: Mapping[str, str]) -> Any:
-        """Copy the whole store, including the data that the sink keeps beside its target; return the copy's address."""
+        """Copy the whole store, including the data that the sink keeps beside its target. `putBack` gets the returned value."""
         raise NotImplementedError
 
     def putBack(self, options: Mapping[str, str], copy: Any) -> None:
@@ -77,16 +78,16 @@ class StoreMatrix:
         raise NotImplementedError
 
     def emptyLog(self, options: Mapping[str, str]) -> bool:
-        """Empty the log entry of the newest commit, as a power failure may; return False (the default) if there is no log.
+        """Empty the log entry of the newest commit, as a power failure may, and return True.
 
-        Without it, the tests of this damage are skipped.
+        By default, return False: the store has no log, and the tests of this damage are skipped.
         """
         return False
 
     def unreachable(self, options: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return options that address a store that does not answer; None (the default) if there is none.
+        """Return options that address a store that does not answer.
 
-        Without it, the tests of this damage are skipped.
+        By default, return None: there is no such store, and the tests of this damage are skipped.
         """
         return None
 
@@ -109,14 +110,16 @@ class StoreMatrix:
         if moment == "run begins":
             query.restart()
         if not self._damage(query, damage, older, known):
-            pytest.skip(f"the suite can't do this damage: {_NEEDS[damage]} is not overridden")
+            pytest.skip(f"the suite can't cause this damage, because {_NEEDS[damage]} is not overridden")
         before = sorted(suite.visible(query.options)) if damage in ("older copy", "ahead") else []
         if (damage, moment) in self.cannot:
             query.go_on(messages)
             return
         query.must_stop(messages, damage == "unreachable")
         if damage in ("older copy", "ahead"):
-            assert sorted(suite.visible(query.options)) == before, "what stopped it has written"
+            assert sorted(suite.visible(query.options)) == before, (
+                "the query stopped, but it had changed the visible rows"
+            )
         if damage in ("gone", "replaced") and not self.comesBack:
             return
         query.options = dict(query.reachable)
@@ -156,7 +159,7 @@ class StoreMatrix:
             query.go_on([])
             return
         query.must_stop([], False)
-        assert sorted(suite.visible(query.options)) == before, "what stopped it has written"
+        assert sorted(suite.visible(query.options)) == before, "the query stopped, but it had changed the visible rows"
         self.putBack(query.options, newest)
         query.restart("-third")
         query.run(3, [3])
@@ -178,7 +181,7 @@ class StoreMatrix:
             assert query.is_there()
 
     def _damage(self, query: _Query, damage: str, older: Any, known: _Store) -> bool:
-        """Do it; False if the store knows nothing like it."""
+        """Cause the damage. Return False if the suite can't."""
         if damage == "older copy":
             self.putBack(query.options, older)
         elif damage == "gone":
@@ -200,7 +203,7 @@ _NEEDS = {"emptied log": "emptyLog", "unreachable": "unreachable"}
 
 
 class _Query:
-    """A query with one task a micro-batch, or batch writes: the real coordinator, over a journal in memory."""
+    """A query with one task per micro-batch, or a series of batch writes, with the real coordinator and a journal in memory."""
 
     def __init__(self, suite: SinkConformance, options: Mapping[str, str], versions: bool) -> None:
         given = Options(options).get("transactionalIdPrefix", "matrix-" + uuid.uuid4().hex[:12])
@@ -216,13 +219,13 @@ class _Query:
         self.restart()
 
     def restart(self, more: str = "") -> None:
-        """Go on with another driver; `more`: and another prefix, which is longer."""
+        """Continue with a new driver. `more` is appended to the prefix, so that the driver uses another one."""
         self._driver = uuid.uuid4().hex
         self._prefix += more
         self.options = dict(Options(self.options).replaced(transactionalidprefix=self._prefix))
 
     def die_in_commit(self, batch: int, numbers: Sequence[int]) -> None:
-        """Run a micro-batch until its rows are committed; the journal does not hear of it."""
+        """Run a micro-batch whose driver dies after the sink has committed the rows, before the journal records it."""
         messages, sink = self.tasks(batch, numbers), self._sink()
         commit: Any = sink.commit
 
@@ -236,19 +239,19 @@ class _Query:
         sink.close()
 
     def run(self, batch: int, numbers: Sequence[int]) -> None:
-        """Run one micro-batch whole."""
+        """Run one complete micro-batch: plan, task, commit."""
         self._coordinator(batch).commit(self.tasks(batch, numbers), batch)
         self._done = batch
 
     def is_there(self) -> bool:
-        """Ask the sink, in a new one, as a new driver does."""
+        """Return whether all targets exist, according to a new sink, such as a new driver has."""
         sink = self._sink()
         found = [sink.isThere(route) for route in routes_of(sink)]
         sink.close()
         return all(found)
 
     def tasks(self, batch: int, numbers: Sequence[int]) -> list[Acknowledgement | None]:
-        """Plan a micro-batch, and run its task."""
+        """Plan a micro-batch, run its task, and return the task's message."""
         plan = self._coordinator(batch).plan()
         sink = self._sink()
         arrow = self._suite.batch(numbers)
@@ -270,7 +273,7 @@ class _Query:
         return Part(0, handle, digest.rows, digest.bytes, digest.hexadecimal(), route)
 
     def go_on(self, messages: list[Acknowledgement | None]) -> None:
-        """Do what is next: commit these, write a version again, or run the next micro-batch."""
+        """Take the query's next step: commit these messages, write a version again, or run the next micro-batch."""
         if messages:
             self._coordinator(3).commit(messages, 3)
         elif self._versions:
@@ -279,10 +282,10 @@ class _Query:
             self.run(3 if self.journal is self.newest else 2, [3])
 
     def must_stop(self, messages: list[Acknowledgement | None], anyhow: bool) -> None:
-        """Check that what is next stops: with an error for a person, unless `anyhow`; at the next start at the latest."""
+        """Check that the query's next step, or the start after it, fails. Unless `anyhow`, a restart must not fix the error."""
         with pytest.raises(TwoPhaseCommitError) as stopped:
             self.go_on(messages)
-        if isinstance(stopped.value, (FencedError, RetriableError)):  # nothing is decided: it is started again
+        if isinstance(stopped.value, (FencedError, RetriableError)):  # nothing is decided, so start the query again
             self.restart()
             with pytest.raises(TwoPhaseCommitError) as stopped:
                 self.go_on([])
@@ -303,11 +306,11 @@ class _Query:
 
 
 class _Died(BaseException):
-    """The driver is killed."""
+    """Raised in the place where the driver dies."""
 
 
 class _Store(MemoryJournalStore):
-    """A journal that can be copied."""
+    """A journal store that can be copied."""
 
     def copy(self) -> _Store:
         """Return an independent copy."""

@@ -280,7 +280,7 @@ def test_another_prefix_leaves_what_was_never_its_own(spark: SeveralSinks, caplo
     spark.planned(1)
     assert stranger.unfinished() == [theirs]
     assert Memory.marks["n"] == 1, "its own prefix only"
-    assert "does not write to right any more" in caplog.text
+    assert "no longer writes to right" in caplog.text
 
 
 def test_what_all_stores_lost_is_void_and_written_again(spark: SeveralSinks) -> None:
