@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from transactional import OptionError
@@ -45,6 +45,11 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
         raise invalid("an address without % in the names of its parameters, so that a password can be found and hidden")
     if not is_jdbc:
         return _plain(_of_libpq(text, invalid), invalid)
+    found = _of_jdbc(text, invalid)
+    return _plain({key: value for key, value in found.items() if value}, invalid)
+
+
+def _of_jdbc(text: str, invalid: Callable[[str], OptionError]) -> dict[str, str]:
     try:
         parts = urlsplit(text)
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -61,22 +66,21 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
     found["host"] = ",".join((host or port).strip("[]") for host, _, port in hosts)
     found["port"] = ",".join(port if host and colon else "5432" for host, colon, port in hosts)
     for name, value in given:
-        libpq = FROM_JDBC.get(name.lower())
         if name.lower() == "ssl":
             if "sslmode=" not in text:
                 found["sslmode"] = "verify-full" if value.lower() in ("", "true") else "prefer"
-        elif libpq is None:
+        elif name.lower() not in FROM_JDBC:
             known = ", ".join(sorted(key for key, libpq in FROM_JDBC.items() if libpq))
             raise invalid(
                 f"a JDBC address with no parameters except {known} and ssl; if you need others, write "
                 "postgresql://host:port/database?... with libpq's parameters"
             )
-        elif libpq:
-            found[libpq] = value
-    return _plain({key: value for key, value in found.items() if value}, invalid)
+        elif FROM_JDBC[name.lower()]:
+            found[FROM_JDBC[name.lower()]] = value
+    return found
 
 
-def _plain(found: dict[str, str], invalid: Any) -> dict[str, str]:
+def _plain(found: dict[str, str], invalid: Callable[[str], OptionError]) -> dict[str, str]:
     """Return the parameters. Refuse them if they seem to contain a part of an unescaped password: messages would show it."""
     wrong = [key for key in ("host", "dbname", "user") if set(found.get(key, "")) & set("@;=#?&")]
     if (
@@ -90,7 +94,7 @@ def _plain(found: dict[str, str], invalid: Any) -> dict[str, str]:
     return found
 
 
-def _of_libpq(text: str, invalid: Any) -> dict[str, str]:
+def _of_libpq(text: str, invalid: Callable[[str], OptionError]) -> dict[str, str]:
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 

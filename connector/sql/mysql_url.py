@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -118,6 +118,20 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
         ) from None
     if "," in parts.netloc or not parts.hostname or not port:
         raise invalid("an address with one host")
+    found = _parameters(given, invalid)
+    user = found.get("user", unquote(parts.username) if parts.username is not None else None)
+    password = found.get("password", unquote(parts.password) if parts.password is not None else None)
+    database = unquote(parts.path.removeprefix("/"))
+    if any(set(each or "") & set("@;=#?&/") for each in (database, user, parts.hostname)):
+        raise invalid(
+            "an address whose user and password are escaped (@ as %40, / as %2F), or the options user and password"
+        )
+    mode, files = _tls(found, invalid)
+    return MysqlAddress(parts.hostname, port, database, user, password, mode, files)
+
+
+def _parameters(given: Iterable[tuple[str, str]], invalid: Callable[[str], OptionError]) -> dict[str, str]:
+    """Return the parameters that have an effect here, with their names in lower case and without ``-`` and ``_``."""
     found: dict[str, str] = {}
     for name, value in given:
         plain = re.sub(r"[-_]", "", name.lower())
@@ -132,13 +146,11 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
                 "an address with no parameters except user, password, sslMode, sslCa, sslCert, sslKey, useSSL, requireSSL, "
                 "verifyServerCertificate, and JDBC parameters that have no effect here"
             )
-    user = found.get("user", unquote(parts.username) if parts.username is not None else None)
-    password = found.get("password", unquote(parts.password) if parts.password is not None else None)
-    database = unquote(parts.path.removeprefix("/"))
-    if any(set(each or "") & set("@;=#?&/") for each in (database, user, parts.hostname)):
-        raise invalid(
-            "an address whose user and password are escaped (@ as %40, / as %2F), or the options user and password"
-        )
+    return found
+
+
+def _tls(found: Mapping[str, str], invalid: Callable[[str], OptionError]) -> tuple[str, dict[str, str]]:
+    """Return the TLS mode and the paths of files for TLS."""
     mode = _mode(found)
     if mode is None:
         raise invalid("an address whose sslMode is DISABLED, PREFERRED, REQUIRED, VERIFY_CA or VERIFY_IDENTITY")
@@ -147,7 +159,7 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
         raise invalid("an address without files for TLS, because it turns TLS off")
     if files and mode == "preferred":
         mode = "verify-identity" if "ca" in files else "required"
-    return MysqlAddress(parts.hostname, port, database, user, password, mode, files)
+    return mode, files
 
 
 def _invalid(owner: str, expectation: str) -> OptionError:

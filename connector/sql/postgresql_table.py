@@ -224,64 +224,48 @@ class Postgresql(dialect.Dialect[Column]):
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
         """Return why a column can't store values of an Arrow type unchanged; empty if it can."""
-        base = column.base
         if is_array(kind):
-            if not base.startswith("_"):
-                return f"the table's column is {column.type}"
-            inner = kind.value_type
-            if is_array(inner):
-                return (
-                    "PostgreSQL can't store empty arrays in arrays: convert it with to_json, for a column of type jsonb"
-                )
-            element = replace(column, base=base[1:])
-            if element.cuts:
-                return f"the table's column is {column.type}, which cuts spaces: make it an array of text"
-            return self.why_not(inner, element)
+            return self._why_not_array(kind, column)
         if pa.types.is_nested(kind):
             return "has to be converted, for example with to_json for a column of type json or jsonb"
         if is_text(kind):
-            if base.startswith("_"):
-                element = replace(column, base=base[1:])
-                changes = element.cuts or self.why_not(kind, element)
-                return (
-                    f"the table's column is {column.type}, which changes some texts: pass an array" if changes else ""
-                )
-            if base == "interval" and column.modifier >= 0:
-                return f"the table's column is {column.type}, which rounds texts: make the column interval"
-            if base == "bytea":
-                return f"the table's column is {column.type}"
-            if column.cuts and column.domain:
-                return f"the table's column is {column.type}, which cuts spaces: make it a domain over text"
-            if base == "numeric" and column.modifier >= 0:
-                digits, scale = (column.modifier - 4) >> 16, _scale(column.modifier)
-                cast = (
-                    f'cast it to "decimal({min(digits, 38)},{scale})"'
-                    if 0 <= scale <= digits
-                    else "make the column numeric"
-                )
-                return f"the table's column is {column.type}, which rounds texts: {cast}"
-            return (
-                f"the table's column is {column.type}, which changes some texts: {ROUNDS[base]}"
-                if base in ROUNDS
-                else ""
-            )
+            return self._why_not_text(kind, column)
         if pa.types.is_decimal(kind):
-            return (
-                ""
-                if base == "numeric" and _holds(column.modifier, kind.scale)
-                else f"the table's column is {column.type}"
-            )
+            holds = column.base == "numeric" and _holds(column.modifier, kind.scale)
+            return "" if holds else f"the table's column is {column.type}"
         found = self.kind(kind)
-        if found is None:
-            return "PostgreSQL has no such type"
-        wanted = found.into
-        if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
+        return "PostgreSQL has no such type" if found is None else _why_not_into(found.into, kind, column)
+
+    def _why_not_array(self, kind: pa.DataType, column: Column) -> str:
+        if not column.base.startswith("_"):
             return f"the table's column is {column.type}"
-        if base in ("timestamp", "timestamptz", "time") and column.modifier not in (-1, 6):
-            return f"the table's column is {column.type}, which rounds"
-        zones = {"timestamp": 'cast it to "timestamp_ntz"', "timestamptz": 'cast it to "timestamp"'}
-        hint = f": {zones[base]}" if base in zones and pa.types.is_timestamp(kind) else ""
-        return "" if base in wanted else f"the table's column is {column.type}{hint}"
+        if is_array(kind.value_type):
+            return "PostgreSQL can't store empty arrays in arrays: convert it with to_json, for a column of type jsonb"
+        element = replace(column, base=column.base[1:])
+        if element.cuts:
+            return f"the table's column is {column.type}, which cuts spaces: make it an array of text"
+        return self.why_not(kind.value_type, element)
+
+    def _why_not_text(self, kind: pa.DataType, column: Column) -> str:
+        base = column.base
+        if base.startswith("_"):
+            element = replace(column, base=base[1:])
+            changes = element.cuts or self.why_not(kind, element)
+            return f"the table's column is {column.type}, which changes some texts: pass an array" if changes else ""
+        if base == "interval" and column.modifier >= 0:
+            return f"the table's column is {column.type}, which rounds texts: make the column interval"
+        if base == "bytea":
+            return f"the table's column is {column.type}"
+        if column.cuts and column.domain:
+            return f"the table's column is {column.type}, which cuts spaces: make it a domain over text"
+        if base == "numeric" and column.modifier >= 0:
+            digits, scale = (column.modifier - 4) >> 16, _scale(column.modifier)
+            can_cast = 0 <= scale <= digits
+            cast = f'cast it to "decimal({min(digits, 38)},{scale})"' if can_cast else "make the column numeric"
+            return f"the table's column is {column.type}, which rounds texts: {cast}"
+        return (
+            f"the table's column is {column.type}, which changes some texts: {ROUNDS[base]}" if base in ROUNDS else ""
+        )
 
     def why_no_key(self, target: dialect.Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
         """Return why ``ON CONFLICT`` can't name these columns; empty if it can."""
@@ -325,6 +309,18 @@ class Postgresql(dialect.Dialect[Column]):
             f"CREATE TABLE {staging} ({', '.join(columns)}) {settings}",
             f"ALTER TABLE {staging} REPLICA IDENTITY FULL",  # else a publication FOR ALL TABLES prevents every DELETE
         ]
+
+
+def _why_not_into(wanted: Collection[str], kind: pa.DataType, column: Column) -> str:
+    """Return why a column can't store values of a type that fits the PostgreSQL types in `wanted`; empty if it can."""
+    base = column.base
+    if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
+        return f"the table's column is {column.type}"
+    if base in ("timestamp", "timestamptz", "time") and column.modifier not in (-1, 6):
+        return f"the table's column is {column.type}, which rounds"
+    zones = {"timestamp": 'cast it to "timestamp_ntz"', "timestamptz": 'cast it to "timestamp"'}
+    hint = f": {zones[base]}" if base in zones and pa.types.is_timestamp(kind) else ""
+    return "" if base in wanted else f"the table's column is {column.type}{hint}"
 
 
 def _holds(modifier: int, scale: int) -> bool:

@@ -124,6 +124,17 @@ def parse_control_key(key: bytes | None) -> Ending:
     return {0: Ending.ABORT, 1: Ending.COMMIT}.get(kind, Ending.UNKNOWN)
 
 
+def _why_unreadable(part: Any, witness: Witness) -> str:
+    """Return why a partition's answer to a Fetch request does not show the log at the witness; empty if it does."""
+    if part.error_code in GONE:
+        return f"the topic was deleted or created again ({error_name(part.error_code)})"
+    if part.error_code in (TOPIC_DENIED, CLUSTER_DENIED):
+        return "this user lacks READ on the topic"
+    if part.error_code == OFFSET_OUT_OF_RANGE or part.log_start_offset > witness.offset:
+        return f"the log now holds {part.log_start_offset} to {part.high_watermark}"
+    return "" if part.error_code == NONE else error_name(part.error_code)
+
+
 def _search(admin: KafkaAdmin, info: TopicInfo, producer_id: int, epoch: int, witness: Witness) -> Verdict | None:
     from kafka.record.memory_records import MemoryRecords
 
@@ -140,16 +151,11 @@ def _search(admin: KafkaAdmin, info: TopicInfo, producer_id: int, epoch: int, wi
         if answer.error_code != NONE:
             return unknown(error_name(answer.error_code))
         part = answer.responses[0].partitions[0]
-        if part.error_code in GONE:
-            return unknown(f"the topic was deleted or created again ({error_name(part.error_code)})")
-        if part.error_code in (TOPIC_DENIED, CLUSTER_DENIED):
-            return unknown("this user lacks READ on the topic")
-        if part.error_code == OFFSET_OUT_OF_RANGE or part.log_start_offset > witness.offset:
-            return unknown(f"the log now holds {part.log_start_offset} to {part.high_watermark}")
         if part.error_code in MOVING:
             return None
-        if part.error_code != NONE:
-            return unknown(error_name(part.error_code))
+        reason = _why_unreadable(part, witness)
+        if reason:
+            return unknown(reason)
         before = offset
         for batch in MemoryRecords(bytes(part.records or b"")):
             offset = max(offset, batch.last_offset + 1)

@@ -150,6 +150,25 @@ def _check_tokens(name: str, settings: Mapping[str, str], invalid: Invalid) -> l
 
 
 def _check_ssl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
+    _check_verification(settings, invalid)
+    _check_ssl_files(name, settings, invalid)
+    if "PRIVATE KEY" in settings.get("ssl.key.pem", "") and "ENCRYPTED" not in settings["ssl.key.pem"]:
+        raise invalid(
+            "ssl.key.pem",
+            "a key without a password",
+            "an encrypted key, because Spark shows this option in its plans (openssl pkcs8 -topk8 -in client.key encrypts it "
+            "for kafka.ssl.key.password), or a file that only this user can read (kafka.ssl.key.location)",
+        )
+    ciphers = settings.get("ssl.cipher.suites", "")
+    if "TLS_" in ciphers:
+        raise invalid(
+            "ssl.cipher.suites",
+            ciphers,
+            "OpenSSL's names, not Java's, such as ECDHE-RSA-AES256-GCM-SHA384 (the ciphers of TLS 1.3 are always enabled)",
+        )
+
+
+def _check_verification(settings: dict[str, str], invalid: Invalid) -> None:
     identification = settings.get("ssl.endpoint.identification.algorithm", "https").lower()
     # An empty text in Java means "none" in librdkafka.
     settings["ssl.endpoint.identification.algorithm"] = identification or "none"
@@ -162,6 +181,9 @@ def _check_ssl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
             raise invalid("enable.ssl.certificate.verification", verify, "true or false")
         # Both libraries must read the same value: true for one must not be false for the other.
         settings["enable.ssl.certificate.verification"] = word
+
+
+def _check_ssl_files(name: str, settings: Mapping[str, str], invalid: Invalid) -> None:
     for key in ("ssl.ca", "ssl.certificate", "ssl.key"):
         if f"{key}.location" in settings and f"{key}.pem" in settings:
             raise forbidden_option(name, f"{key}.location", f"it means the same as kafka.{key}.pem, and both are set.")
@@ -180,20 +202,6 @@ def _check_ssl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
             owner=name,
             option="kafka.ssl.key.location" if has_certificate else "kafka.ssl.certificate.location",
             reason="a client certificate and its key must both be set",
-        )
-    if "PRIVATE KEY" in settings.get("ssl.key.pem", "") and "ENCRYPTED" not in settings["ssl.key.pem"]:
-        raise invalid(
-            "ssl.key.pem",
-            "a key without a password",
-            "an encrypted key, because Spark shows this option in its plans (openssl pkcs8 -topk8 -in client.key encrypts it "
-            "for kafka.ssl.key.password), or a file that only this user can read (kafka.ssl.key.location)",
-        )
-    ciphers = settings.get("ssl.cipher.suites", "")
-    if "TLS_" in ciphers:
-        raise invalid(
-            "ssl.cipher.suites",
-            ciphers,
-            "OpenSSL's names, not Java's, such as ECDHE-RSA-AES256-GCM-SHA384 (the ciphers of TLS 1.3 are always enabled)",
         )
 
 

@@ -42,7 +42,7 @@ def test_each_type_has_its_text(kind: pa.DataType, value: Any, text: str) -> Non
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_no_database_has_is_refused_by_its_column(value: float) -> None:
-    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*c0 has NaN"):
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*c0 contains NaN"):
         text_of([pa.array([value, None], pa.float64())])
 
 

@@ -53,16 +53,8 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
             known[partition] = offset
         else:
             lost[partition] = Loss(offset, None, Reason.GONE)
-    gone: dict[str, SetAside] = {}
-    for topic, aside in before.gone.items():
-        if topic not in ids:
-            gone[topic] = aside
-        elif aside.identity in ("", ids[topic]):
-            back = {number for number in aside.positions if Partition(topic, number) in there}
-            known.update({Partition(topic, number): aside.positions[number] for number in back})
-            if back != set(aside.positions):  # `assign` now names only some of them
-                kept = {number: offset for number, offset in aside.positions.items() if number not in back}
-                gone[topic] = replace(aside, positions=kept)
+    returned, gone = _set_aside(before, ids, there)
+    known.update(returned)
     for partition, loss in lost.items():
         if loss.reason is Reason.GONE:
             identity = before.ids.get(partition.topic, "")
@@ -76,6 +68,24 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
         lost=lost,
         gone=gone,
     )
+
+
+def _set_aside(
+    before: SourceOffset, ids: Mapping[str, str], there: Collection[Partition]
+) -> tuple[dict[Partition, int], dict[str, SetAside]]:
+    """Return the positions of partitions that exist again, and those that are still set aside."""
+    known: dict[Partition, int] = {}
+    gone: dict[str, SetAside] = {}
+    for topic, aside in before.gone.items():
+        if topic not in ids:
+            gone[topic] = aside
+        elif aside.identity in ("", ids[topic]):
+            back = {number for number in aside.positions if Partition(topic, number) in there}
+            known.update({Partition(topic, number): aside.positions[number] for number in back})
+            if back != set(aside.positions):  # `assign` now names only some of them
+                kept = {number: offset for number, offset in aside.positions.items() if number not in back}
+                gone[topic] = replace(aside, positions=kept)
+    return known, gone
 
 
 def resume(

@@ -59,7 +59,7 @@ def test_what_passes_is_asked_again_before_anybody_is_told_to_resolve(passing: A
     admin = Admin(passing)
     verdict = search_marker(admin, 7, 3, PART)  # type: ignore[arg-type]
     assert (verdict.ending, admin.answers) == (Ending.UNKNOWN, [])
-    assert "up to 5" in verdict.evidence
+    assert "before offset 5" in verdict.evidence
 
 
 @pytest.mark.parametrize("code", [3, 29, 100])
@@ -141,7 +141,7 @@ def test_a_marker_that_the_followers_do_not_have_yet_is_no_verdict(monkeypatch: 
     monkeypatch.setattr("kafka.record.memory_records.MemoryRecords", lambda _: [AnothersRow()] * (high - 5))
     verdict = search_marker(Admin(answered(high=high, stable=5)), 7, 3, PART)  # type: ignore[arg-type]
     assert verdict.ending is Ending.NOT_YET
-    assert f"up to {high}" in verdict.evidence
+    assert f"before offset {high}" in verdict.evidence
 
 
 def test_brokers_that_do_not_know_the_leader_of_the_witness_yet_are_asked_again() -> None:
