@@ -30,7 +30,7 @@ def doctor(
             show_default=False,
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print checks whose result is good.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the findings that are not good.")] = False,
 ) -> None:
     """Before a first start, after a change of rights or settings, or when a start fails: check everything that a query needs.
 
