@@ -81,7 +81,7 @@ def test_a_checkpoint_shows_its_parts_until_it_is_settled(place: CliPlace, serve
     served = serve(str(place))
     settled, decided = served.ask("queries/0/checkpoints/2").text, served.ask("queries/0/checkpoints/6").text
     assert "orders-0: 17" in settled
-    assert "The journal forgets the parts" in settled
+    assert "The journal does not keep the parts" in settled
     assert "decided, subsumes micro-batches 1, not settled" in decided or "decided, not settled" in decided
     assert decided.count("<td>open</td>") == 2
     assert served.ask("queries/0/checkpoints/77").status == 404
