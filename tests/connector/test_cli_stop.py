@@ -186,7 +186,7 @@ def test_secrets_that_are_missing_are_named(tmp_path: Path, capsys: Capture) -> 
     place = two_prepared(tmp_path, setup={**setup, "hidden": ["some.password"]})
     status, document, _ = answer(capsys, "stop", str(place))
     assert (status, document["condition"]) == (1, "MISSING_OPTION")
-    assert "the sink had some.password: give them with --options-file" in document["message"]
+    assert "the sink had some.password: pass them with --options-file" in document["message"]
     given = ("--option", f"path={place.output}")
     assert answer(capsys, "stop", str(place), *given)[0] == 0
 
