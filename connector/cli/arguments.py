@@ -110,7 +110,7 @@ def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, s
 
 
 def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
-    """Parse lines of the form ``KEY=VALUE``; an error names their origin, `where`, but never quotes them."""
+    """Parse lines of the form ``KEY=VALUE``. If a line is wrong, raise an error that names `where`, not the line."""
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         key, equals, value = line.partition("=")

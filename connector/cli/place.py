@@ -27,7 +27,7 @@ def find_location(path: str, new: bool = False, first_start: bool = False) -> Ch
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or has files that are not a query's.
+        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or (with `new`) has files that are not a query's.
     """
     location = CheckpointLocation(path)
     if location.is_local:
@@ -46,7 +46,7 @@ def find_location(path: str, new: bool = False, first_start: bool = False) -> Ch
 
 
 def _is_missing(location: CheckpointLocation, new: bool) -> bool:
-    """Return whether the location's local folder does not exist; in an object store, with `new`, whether it has no files."""
+    """Return whether a local location has no folder; of an object store, whether `new` is set and the location has no files."""
     if location.is_local:
         return not os.path.isdir(location.path)
     return new and not location.files.names("")

@@ -103,11 +103,11 @@ class Report:
         self.exit = Status.DONE
 
     def pending(self, status: str) -> None:
-        """Record that a query was asked to do something and has not done it yet; `status` names this in the JSON document."""
+        """Record that a query was asked to do something and has not done it yet; `status` goes into the JSON document."""
         self.status, self.exit = status, Status.PENDING
 
     def say(self, *lines: str) -> None:
-        """Print sentences for people, on standard output. If that gets a JSON document, print them on standard error."""
+        """Print sentences for people on standard output. With JSON output, print them on standard error instead."""
         for line in lines:
             if self.json:
                 self.complain(line)
@@ -157,7 +157,7 @@ class Report:
             print(text, end=end)
 
     def confirm(self, yes: bool) -> None:
-        """Ask the user whether to continue, unless `yes`. If the answer is not yes, raise `NotAnsweredError`."""
+        """Unless `yes`, ask the user whether to continue. If the answer is not yes, raise `NotAnsweredError`."""
         if yes:
             return
         if not sys.stdin.isatty():

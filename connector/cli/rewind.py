@@ -31,7 +31,7 @@ __all__ = ["rewind"]
 Sink = TwoPhaseCommitSink[Any, Any]
 
 MOST_NAMED = 20
-"""The number of checkpoints that an error names, the newest ones. The plan that is printed before names all."""
+"""The maximum number of checkpoints in an error, which names the newest. The plan printed before the error lists all."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def rewind(
 
     When you start the query again, it continues from that checkpoint. The command aborts open transactions that no checkpoint
     has decided, and the query writes their rows again. If the command is killed, run it again, or run `barrier recover
-    LOCATION`, which finishes the rewind. Until then, a query that you start there stops immediately.
+    LOCATION`, which finishes the rewind. Until then, a query that is started at LOCATION
+    stops immediately.
     """
     if to is None:
         raise typer.BadParameter(
@@ -166,12 +167,12 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
 
 
 def _goes_on(begun: Rewind, request: Request) -> bool:
-    """Return whether a request continues the rewind that was started; it may drop that rewind's ``--restore-tables``."""
+    """Return whether a request continues the started rewind. It may leave out the ``--restore-tables`` of that rewind."""
     return begun.checkpoint == request.to and (bool(begun.request.get("restoreTables")) or not request.restore_tables)
 
 
 def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any]:
-    """Print that a started rewind continues; return the changed fields of its request."""
+    """Print that a rewind that was started earlier continues; return the changes to its recorded request."""
     report.say(f"The rewind to checkpoint {begun.checkpoint} was started (journal entry {begun.token}), and continues.")
     report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
     if not begun.request.get("restoreTables"):

@@ -19,7 +19,7 @@ STEPS = ("preparing", "deciding", "committing")
 
 
 def durations(found: Sequence[CheckpointHistory], link: Callable[[int], str]) -> str:
-    """Return an SVG chart with one bar per checkpoint, which shows how long each step took; `link` maps ids to pages."""
+    """Return an SVG chart with the duration of each checkpoint's steps. `link` returns the address of a checkpoint's page."""
     rows = [
         (each, [each.preparing_ms or 0, each.deciding_ms or 0, each.committing_ms or 0])
         for each in found
@@ -34,7 +34,7 @@ def durations(found: Sequence[CheckpointHistory], link: Callable[[int], str]) ->
 
 
 def volumes(found: Sequence[CheckpointHistory], link: Callable[[int], str]) -> str:
-    """Return an SVG chart with one bar per checkpoint, which shows how many rows it committed; `link` maps ids to pages."""
+    """Return an SVG chart with the number of rows of each checkpoint. `link` returns the address of a checkpoint's page."""
     rows = [(each, [each.rows]) for each in found if each.committing_ms is not None]
     said = [
         f"checkpoint {each.id}, {time_text(each.time)}: {each.rows:,} rows, {each.bytes:,} bytes" for each, _ in rows

@@ -117,7 +117,7 @@ BEGUN = (
 
 
 def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
-    """Read the new journal entries of a location, and return its facts. Never raise: an error becomes `problem`."""
+    """Read the new journal entries of a location, and return its facts. Never raise: errors are in the facts' `problem`."""
     path, now = location.path, time.time()
     try:
         ledger = journal.load()

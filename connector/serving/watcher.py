@@ -1,4 +1,4 @@
-"""Threads that keep the newest facts. Each journal has its own thread, so that a store that is down delays only its query."""
+"""Threads that read journals, ask brokers and keep the newest facts. A store that is down delays only its own query."""
 
 from __future__ import annotations
 

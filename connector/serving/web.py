@@ -282,7 +282,7 @@ def _tone(query: QueryFacts) -> str:
 
 
 def _done(query: QueryFacts) -> list[tuple[str, int]]:
-    """Return the number of repaired parts and of rewinds, each with its name, without zeros."""
+    """Return the number of repaired parts and the number of rewinds, with their names. Leave out zeros."""
     totals = query.ledger.totals
     found = [("parts written again", totals.get("repaired", 0)), ("rewinds", totals.get("rewound", 0))]
     return [(what, number) for what, number in found if number]

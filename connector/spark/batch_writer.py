@@ -39,7 +39,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
     Parameters
     ----------
     sink : HostedSink
-        The sink, whose options include ``txnAppId``, ``txnVersion`` and a ``checkpointLocation`` only for these writes.
+        The sink. Its options include ``txnAppId``, ``txnVersion`` and a ``checkpointLocation`` that only these writes use.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Deletion of temporary files that a killed driver left in its first micro-batch, and because of which Spark starts no query.
+"""Deletion of temporary files that a killed driver left from its first micro-batch. Spark refuses to start beside them.
 
 Spark writes ``offsets/0`` as ``offsets/.0.UUID.tmp`` and renames it. A driver that dies in between leaves the temporary file.
 Before its first micro-batch, Spark requires that ``offsets``, ``commits`` and ``state`` contain no files, not even temporary

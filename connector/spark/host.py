@@ -121,7 +121,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Journal the micro-batch. *Called on the driver, once per micro-batch, in the commit worker.*
+        """Write the micro-batch into the journal. *Called on the driver, once per micro-batch, in the commit worker.*
 
         If the micro-batch closes a checkpoint, commit the checkpoint.
         """
@@ -137,7 +137,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _with_the_start(problem: TwoPhaseCommitError, path: str) -> TwoPhaseCommitError:
-    """Return an error with a note on ``offsets/0``, which Spark wrote before it called the sink, and on earlier checks.
+    """Return the error with a note that Spark has already written ``offsets/0``, and how to find such an error earlier.
 
     ``offsets/0`` is not deleted. Otherwise, with ``startingOffsets=latest``, the next start would skip the rows that arrived in
     the meantime.

@@ -124,7 +124,7 @@ class HostedSink:
         return self.location.journal().load().position
 
     def refuse_overwrite(self, how: str, instead: str) -> None:
-        """If the sink can't replace committed rows, raise `OptionError`: the user set `how`, and should use `instead`."""
+        """If the sink can't replace committed rows, raise `OptionError`: `how` is the user's setting, `instead` a valid one."""
         if not self.type.supportsOverwrite:
             raise OptionError("OUTPUT_MODE", sink=self.type.name(), mode=how, instead=instead, option="outputMode")
 
@@ -210,7 +210,7 @@ class HostedSink:
             sink.close()
 
     def own_options(self) -> Mapping[str, Any]:
-        """Return the parsed values of `HOST_OPTIONS`, which this class reads and the sink does not."""
+        """Return the options that belong to this host and not to the sink (`HOST_OPTIONS`), parsed."""
         known = {option.key.lower() for option in HOST_OPTIONS.options}
         return HOST_OPTIONS.parse({key: value for key, value in self.options.items() if key in known})
 
@@ -244,7 +244,7 @@ class HostedSink:
         return {"class": path, "options": self._shown(), "schema": self.schema.jsonValue(), "hidden": hidden}
 
     def _digest(self, prefix: str) -> str:
-        """Return a digest of the settings that are fixed for a run: prefix, schema, and all options except secrets."""
+        """Return a digest of a run's fixed settings: prefix, schema, and options without secrets and `CHANGING`."""
         text = canonical([self._shown(), prefix, self.schema.jsonValue()])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -354,7 +354,7 @@ def _warm_up(sink: WarmsUp, contexts: Sequence[TransactionContext]) -> None:
 def _warming_up(
     sink: TwoPhaseCommitSink[Any, Any], contexts: Sequence[TransactionContext], likely: bool
 ) -> Iterator[None]:
-    """Warm up the sink in another thread, while the task waits for its first row in the block."""
+    """Warm up the sink in another thread, while the block waits for the task's first row."""
     if not likely or not isinstance(sink, WarmsUp):
         yield
         return

@@ -289,7 +289,7 @@ def knows_format(session: SparkSession, name: str) -> bool | None:
 
 
 def cloned(session: SparkSession) -> Any:
-    """Return a copy of the JVM session, with the same settings, views and functions; later changes don't affect the other.
+    """Return a copy of the JVM session, with its settings, views and functions; later changes in one don't affect the other.
 
     Spark runs each streaming query in such a copy. Creating a Python `SparkSession` for the copy would patch RDDs to use it.
     """
@@ -306,7 +306,7 @@ def worker_python(session: SparkSession) -> str | None:
 
 
 def finds_class(session: SparkSession, source: type[DataSource]) -> bool:
-    """Return whether Spark finds exactly this class, as an installed one, by its format; False if unknown. *User's program.*"""
+    """Return whether Spark finds exactly this class, installed, by its format name; False if unknown. *User's program.*"""
     try:
         state: Any = session._jsparkSession.sessionState()
         known = state.dataSourceManager().lookupDataSource(source.name())

@@ -30,7 +30,7 @@ _drivers: dict[int, tuple[int, Any]] = {}
 
 
 def driver_process() -> dict[str, Any]:
-    """Return the driver's process, from one of its Python workers. *Driver, planning process, once per micro-batch.*
+    """Return the identity of a Python worker's driver process. *Driver, planning process, once per micro-batch.*
 
     A worker is a child of PySpark's daemon, which is a child of the driver's JVM. So the nearest ancestor named ``java`` is the
     driver.
@@ -56,12 +56,12 @@ def _java_above() -> int | None:
 
 
 def this_process() -> dict[str, Any]:
-    """Return the calling process in the form of `driver_process`, for commands."""
+    """Return the identity of the calling process, in the form of `driver_process`, for commands."""
     return _identity(os.getpid())
 
 
 def process_of(pid: int) -> dict[str, Any]:
-    """Return a process of this machine in the form of `driver_process`."""
+    """Return the identity of a process on this machine, in the form of `driver_process`."""
     return _identity(pid)
 
 

@@ -33,7 +33,7 @@ TYPES = ("fields", "type", "elementType", "keyType", "valueType")
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
-    """Return the newest run. If there is none, or if it is a run of the original of this copy, raise an error."""
+    """Return the newest run. If there is none, or if this location is a copy and the run is the original's, raise an error."""
     run = ledger.newest_run
     if run is None:
         raise NothingToRewindError("NOTHING_TO_REWIND", reason="the journal contains no run of the query")
@@ -82,7 +82,10 @@ def recorded_sink(
 
 
 def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
-    """Return shared options without the secrets and addresses of other queries' sinks, which this run's sink would refuse."""
+    """Return the options for this run's sink, out of options that several queries share.
+
+    Secrets and addresses of other queries' sinks are left out, because this sink would refuse them.
+    """
     known = {*run.setup.get("hidden", ()), *run.setup.get("options", ())}
     found = {key: value for key, value in given.items() if key.lower() in known or not _of_one_sink(key, value)}
     if _gives_secrets(given) and not _gives_secrets(found):
@@ -120,7 +123,7 @@ def can_be_built(run: RunRecord, location: CheckpointLocation, given: Mapping[st
 
 @contextmanager
 def naming_secrets(run: RunRecord, given: Mapping[str, str]) -> Iterator[None]:
-    """Run a block. If it raises an error, and secrets of the sink are missing, add their names to the error, but no secret."""
+    """Run a block. If it fails while secrets of the sink are missing, add the names of the missing options to the error."""
     missing = missing_secrets(run, given)
     try:
         with hiding(secrets_of(given)):
