@@ -38,7 +38,7 @@ def list_checkpoints(
     The list contains the checkpoints that the journal still keeps, and the latest failures. Pass an ID from the list to
     `barrier rewind --to`. The command works while the query runs.
     """
-    place, journal = open_journal(location, "no sink of ours has run on it")
+    place, journal = open_journal(location, "no sink of barrier-kafka has run there")
     found = [each for each in history(journal.ledger) if not failed or each.status in FAILURES]
     shown = found[-limit:]
     report.facts.update(
@@ -82,7 +82,7 @@ def show(
 
     The command also shows whether a rewind is in progress. It works while the query runs.
     """
-    place, journal = open_journal(location, "no sink of ours has run on it")
+    place, journal = open_journal(location, "no sink of barrier-kafka has run there")
     chosen = _choose(journal.ledger, identifier)
     found, now = journal.ledger, SystemClock().now()
     alive, doing = processes_alive(found)

@@ -20,7 +20,7 @@ def find_location(path: str, new: bool = False, first_start: bool = False) -> Ch
     path : str
         The path that the user passed.
     new : bool
-        Accept a location where no query has run yet, but not a folder with files that are not a query's.
+        Accept a location at which a query has never run, but not a folder with files that are not a query's.
     first_start : bool
         Accept a location that does not exist.
 
@@ -46,7 +46,10 @@ def find_location(path: str, new: bool = False, first_start: bool = False) -> Ch
 
 
 def _is_missing(location: CheckpointLocation, new: bool) -> bool:
-    """Return whether a local location has no folder; of an object store, whether `new` is set and the location has no files."""
+    """Return whether the location does not exist.
+
+    A location in an object store counts as missing only if `new` is set and the location has no files.
+    """
     if location.is_local:
         return not os.path.isdir(location.path)
     return new and not location.files.names("")

@@ -56,7 +56,7 @@ MEANINGS = {
     Status.USAGE: "wrong usage",
     Status.NOT_ANSWERED: "not confirmed: the answer was no, or there was no terminal to ask on and no --yes",
     Status.FAILED: "failed with an error (for example of a disk or a store): you can safely run the command again",
-    Status.PENDING: "the query was asked to do it, but had not done it when --timeout was over",
+    Status.PENDING: "the query was asked to stop, but did not stop within --timeout",
     Status.INTERRUPTED: "interrupted with Ctrl-C",
     Status.READER_GONE: "the reader of the output pipe has ended, as head does: you can safely run the command again",
 }

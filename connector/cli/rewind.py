@@ -83,8 +83,7 @@ def rewind(
 
     When you start the query again, it continues from that checkpoint. The command aborts open transactions that no checkpoint
     has decided, and the query writes their rows again. If the command is killed, run it again, or run `barrier recover
-    LOCATION`, which finishes the rewind. Until then, a query that is started at LOCATION
-    stops immediately.
+    LOCATION`, which finishes the rewind. Until then, a query that is started at LOCATION stops immediately.
     """
     if to is None:
         raise typer.BadParameter(

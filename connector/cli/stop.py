@@ -78,9 +78,7 @@ def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
             raise moved_on(found.ledger.moved)
         if found.stopped or time.monotonic() >= end:
             break
-        if (
-            not found.ledger.stop_asked and not found.ledger.rewinding
-        ):  # its supervisor has started it again in the meantime
+        if not found.ledger.stop_asked and not found.ledger.rewinding:  # its supervisor has restarted it
             asked = request_stop(place)
         time.sleep(LOOK_SECONDS)
     report.facts.update(run=found.run.token if found.run else 0, prepared=list(found.prepared), idle=found.idle)

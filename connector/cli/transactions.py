@@ -189,7 +189,7 @@ def _connected(
 
 
 def _owners(path: str, given: Mapping[str, str]) -> list[Owner]:
-    location, journal = open_journal(path, "no sink of ours has run on it")
+    location, journal = open_journal(path, "no sink of barrier-kafka has run there")
     return owners_of(location, journal.ledger, given)
 
 

@@ -34,7 +34,7 @@ def check_readers(admin: KafkaAdmin, topic: str) -> Finding:
 
 
 def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[str]) -> Iterator[Finding]:
-    """Check the right to read input topics, and their retention."""
+    """Check that this user may read the input topics, and that the topics keep rows long enough."""
     allowed = {topic: info.allows("READ") for topic, info in admin.topics(topics, ()).items()}
     denied = [topic for topic in topics if allowed.get(topic) is False]
     if denied:

@@ -260,7 +260,7 @@ def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tu
     said += [
         (
             each.time,
-            f"{REWOUND[each.rewound]} again by {each.by}, number {each.number}, after {each.delay:g} s: {each.reason}",
+            f"{REWOUND[each.rewound]} again by {each.by} (restart {each.number}), after {each.delay:g} s: {each.reason}",
         )
         for each in query.ledger.restarts
     ]

@@ -137,7 +137,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _with_the_start(problem: TwoPhaseCommitError, path: str) -> TwoPhaseCommitError:
-    """Return the error with a note that Spark has already written ``offsets/0``, and how to find such an error earlier.
+    """Return the error with a note: Spark has already written ``offsets/0``, and ``start()`` can report such errors earlier.
 
     ``offsets/0`` is not deleted. Otherwise, with ``startingOffsets=latest``, the next start would skip the rows that arrived in
     the meantime.

@@ -306,7 +306,7 @@ def worker_python(session: SparkSession) -> str | None:
 
 
 def finds_class(session: SparkSession, source: type[DataSource]) -> bool:
-    """Return whether Spark finds exactly this class, installed, by its format name; False if unknown. *User's program.*"""
+    """Return whether Spark finds this class, from an installed package, for its format; False if unknown. *User's program.*"""
     try:
         state: Any = session._jsparkSession.sessionState()
         known = state.dataSourceManager().lookupDataSource(source.name())

@@ -70,7 +70,7 @@ def test_the_overview_and_a_query_show_what_the_journal_holds(place: CliPlace, s
     query = served.ask("queries/0").text
     assert "its prepared rows wait for the next start" in query
     assert "Checkpoint 5 was declined" in query
-    assert "Started again by supervise, number 1, after 2 s: killed" in query
+    assert "Started again by supervise (restart 1), after 2 s: killed" in query
     assert "&lt;script&gt;alert(1)" in query
     assert "<script>alert" not in query
     assert 'aria-label="Duration of checkpoints' in query
