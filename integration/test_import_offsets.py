@@ -95,7 +95,7 @@ def test_a_micro_batch_that_the_old_query_left_half_written_is_read_again_and_na
 
     found = import_offsets(old, new, capsys)
     assert (found["batch"], found["uncommitted"]) == (0, 1)
-    assert any("Micro-batch 1 was begun and not committed" in line for line in found["consequences"])
+    assert any("Micro-batch 1 was started but not committed" in line for line in found["consequences"])
     go_on(spark, kafka, topic_name, output, new)
     assert final_rows(TopicOutput(kafka.bootstrap_servers, output, "")) == Counter([*range(20), *range(10, 15)])
 

@@ -340,7 +340,7 @@ def test_queries_of_one_cluster_are_seen_together_and_those_of_another_one_not(
     elsewhere = ("--bootstrap-server", lenient.bootstrap_servers)
     _, document, said = answer(capsys, "transactions", "list", one.work.location, *elsewhere)
     assert one.work.location not in {each["location"] for each in document["transactions"]}
-    assert "it writes into another cluster" in said
+    assert "the query writes to another cluster" in said
     one.finish()
     two.finish()
 

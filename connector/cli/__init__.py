@@ -1,13 +1,15 @@
-"""The command line ``barrier``, also ``python -m connector.cli``: look at a query, and apply the remedies of errors.
+"""The program ``barrier`` (also ``python -m connector.cli``), which shows a query's state and applies the remedies of errors.
 
-`connector.cli.command_line.COMMANDS` has the commands.
+`connector.cli.command_line.COMMANDS` lists the commands.
 
-LOCATION is a query's ``checkpointLocation``. Nothing here starts a JVM; what only reads works beside a running query. A
-command that changes something prints what it will do, and what may be lost or doubled, and asks, unless ``--yes`` was given.
+LOCATION is a query's ``checkpointLocation``. No command starts a JVM. Commands that only read can run beside a running
+query. A command that changes something first prints what it will do, and which rows may be lost or doubled. It then asks for
+confirmation, unless ``--yes`` was given.
 
-With ``--output json``, or ``--json``, standard output holds one JSON document, whose ``status`` is ``done``,
-``nothing to do``, ``dry run``, ``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``),
-``not answered``, ``failed``, ``asked for`` or ``interrupted``; sentences go to standard error.
+With ``--output json`` (or ``--json``), standard output holds one JSON document, and sentences go to standard error. The
+document's ``status`` is ``done``, ``nothing to do``, ``dry run``, ``problems`` (of ``barrier doctor``), ``refused`` (then with
+``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed``, ``asked for`` or
+``interrupted``.
 
 Each ``--help`` lists the exit statuses (`connector.cli.report.MEANINGS`).
 """

@@ -1,4 +1,4 @@
-"""``python -m connector.cli``."""
+"""Run the program ``barrier`` as ``python -m connector.cli``."""
 
 from __future__ import annotations
 

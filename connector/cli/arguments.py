@@ -1,4 +1,4 @@
-"""The arguments that several commands take, each declared once, and the options of every command."""
+"""The arguments and options that several commands share, each declared once."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ Location = Annotated[
 ]
 Locations = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[LOCATION]...", help="Checkpoint locations, whose journals are read.", show_default=False),
+    typer.Argument(
+        metavar="[LOCATION]...",
+        help="The checkpointLocations of queries. Their journals show which query owns a transaction.",
+        show_default=False,
+    ),
 ]
 Servers = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        help="The brokers to ask; by default those of the locations' sinks.",
+        help="The Kafka brokers to ask. By default, the brokers that the queries at the given locations write to.",
         show_default=False,
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 QueryStopped = Annotated[
     bool,
     typer.Option(
         "--query-stopped",
-        help="You know that no query runs, though its driver's process lives or can't be seen (as in another container).",
+        help="You confirm that the query is not running, although its driver's process is alive or can't be seen from here "
+        "(for example, because it is in another container).",
     ),
 ]
 
@@ -43,8 +48,8 @@ _GivenOptions = Annotated[
     typer.Option(
         "--option",
         metavar="KEY=VALUE",
-        help="An option of the sink that the journal does not keep, or that has changed. Other users of the machine can "
-        "see it: put secrets into the file.",
+        help="An option of readStream or writeStream that the journal does not have, or whose value has changed. Can be "
+        "repeated. Other users of this machine can see it, so pass secrets with --options-file.",
         show_default=False,
     ),
 ]
@@ -53,20 +58,26 @@ _GivenFile = Annotated[
     typer.Option(
         "--options-file",
         metavar="FILE",
-        help="A file with such options, a line each: KEY=VALUE; # begins a comment.",
+        help="A file with options like those of --option: one KEY=VALUE per line. A line that starts with # is a comment.",
         show_default=False,
     ),
 ]
 _Output = Annotated[
     Output,
-    typer.Option("--output", help="A text for people, or one JSON document on standard output (--json for short)."),
+    typer.Option(
+        "--output",
+        help="Print text for people (table), or one JSON document on standard output (json; --json is the short form).",
+    ),
 ]
 _OF_SINKS = {"option": (_GivenOptions, None), "options_file": (_GivenFile, None)}
 _OF_ALL = {"output": (_Output, Output.TABLE)}
 
 
 def for_typer(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command as typer calls it: with ``--output`` in place of `report`, the sink's options in place of `given`."""
+    """Return a wrapper of a command that typer can call.
+
+    The wrapper takes ``--output`` instead of `report`, and ``--option`` and ``--options-file`` instead of `given`.
+    """
     own = dict(inspect.signature(command, eval_str=True).parameters)
     takes_options = own.pop("given", None) is not None
     del own["report"]
@@ -87,24 +98,24 @@ def for_typer(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def seconds(number: float) -> float:
-    """Check a duration: from 0, and not ``nan``, which not every version of typer refuses with ``min=0``."""
-    if not number >= 0:  # so is nan, which compares with nothing
-        raise typer.BadParameter(f"{number} is no number of seconds from 0")
+    """Return a number of seconds; refuse negative numbers, and ``nan``, which some versions of typer accept with ``min=0``."""
+    if not number >= 0:  # also true for nan, because every comparison with nan is false
+        raise typer.BadParameter(f"{number} is not a number of seconds, 0 or more")
     return number
 
 
 def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, str]:
-    """Return the options that were given; a single option overrides the file."""
+    """Return the options of ``--options-file`` and ``--option``; if both have a key, the value of ``--option`` counts."""
     return {**_from_file(file), **_pairs(option or (), "--option")}
 
 
 def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
-    """Parse lines KEY=VALUE."""
+    """Parse lines of the form ``KEY=VALUE``. If a line is wrong, raise an error that names `where`, not the line."""
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         key, equals, value = line.partition("=")
         if not equals or not key.strip():
-            raise typer.BadParameter(f"{where}: number {number} is not KEY=VALUE")  # never the text: it may be a secret
+            raise typer.BadParameter(f"{where}: option number {number} is not KEY=VALUE")  # the text may be a secret
         found[key.strip()] = value.strip()
     return found
 
@@ -113,10 +124,10 @@ def _from_file(path: str | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        with open(path, encoding="utf-8-sig") as file:  # Windows' editors put a mark before the first key
+        with open(path, encoding="utf-8-sig") as file:  # editors on Windows put a byte order mark before the first key
             lines = [line.strip() for line in file]
     except OSError as problem:
         raise typer.BadParameter(f"--options-file {path}: {problem.strerror}") from problem
-    except UnicodeDecodeError:  # not shown, nor kept as the cause: it holds what is in the file
-        raise typer.BadParameter(f"--options-file {path}: it is not text in UTF-8") from None
+    except UnicodeDecodeError:  # neither shown nor kept as the cause: it quotes the file
+        raise typer.BadParameter(f"--options-file {path}: the file is not UTF-8 text") from None
     return _pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")

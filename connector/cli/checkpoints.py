@@ -1,4 +1,4 @@
-"""``barrier checkpoints``: list and show a query's checkpoints, and ask for one."""
+"""``barrier checkpoints``: list and show a query's checkpoints, and request a new one."""
 
 from __future__ import annotations
 
@@ -26,15 +26,19 @@ __all__ = ["list_checkpoints", "show", "trigger"]
 def list_checkpoints(
     report: Report,
     location: Location,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest.")] = 20,
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed or were declined.")] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, help="The maximum number of checkpoints to show; the newest are shown.")
+    ] = 20,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Show only checkpoints that failed or were declined.")
+    ] = False,
 ) -> None:
-    """To see how a query gets on, or to choose a checkpoint to go back to: list its checkpoints, oldest first.
+    """To see how a query is doing, or to choose a checkpoint to go back to: list the query's checkpoints, oldest first.
 
-    The list has those that the journal keeps, and the last failures. ID is the number that `barrier rewind --to` takes. Works
-    while the query runs.
+    The list contains the checkpoints that the journal still keeps, and the latest failures. Pass an ID from the list to
+    `barrier rewind --to`. The command works while the query runs.
     """
-    place, journal = open_journal(location, "no sink of ours has run on it")
+    place, journal = open_journal(location, "no sink of barrier-kafka has run there")
     found = [each for each in history(journal.ledger) if not failed or each.status in FAILURES]
     shown = found[-limit:]
     report.facts.update(
@@ -46,7 +50,7 @@ def list_checkpoints(
     heads = ("ID", "STATUS", "BATCHES", "ROWS", "AT", "TOOK", "WHY")
     report.table(heads, [_row(each) for each in shown], wraps=("STATUS", "BATCHES", "WHY"))
     if len(shown) < len(found):
-        report.say(f"{len(found) - len(shown)} older ones are not shown: --limit {len(found)}")
+        report.say(f"{len(found) - len(shown)} older checkpoints are not shown; to see them, pass --limit {len(found)}")
 
 
 def _row(found: CheckpointHistory) -> tuple[str, ...]:
@@ -66,14 +70,19 @@ def show(
     report: Report,
     location: Location,
     identifier: Annotated[
-        int | None, typer.Argument(metavar="[ID]", help="The newest by default.", show_default=False)
+        int | None,
+        typer.Argument(
+            metavar="[ID]",
+            help="The id of the checkpoint to show. By default, the newest checkpoint.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """To see the state of a query now: one checkpoint, the newest by default, its driver, and what is open.
+    """To see the current state of a query: show its newest checkpoint (or checkpoint ID), its driver and open transactions.
 
-    It also says whether a rewind is in progress. Works while the query runs.
+    The command also shows whether a rewind is in progress. It works while the query runs.
     """
-    place, journal = open_journal(location, "no sink of ours has run on it")
+    place, journal = open_journal(location, "no sink of barrier-kafka has run there")
     chosen = _choose(journal.ledger, identifier)
     found, now = journal.ledger, SystemClock().now()
     alive, doing = processes_alive(found)
@@ -85,7 +94,9 @@ def show(
     report.facts.update(location=place.path, checkpoint=chosen.to_json() if chosen else None, stats=document)
     if chosen is not None:
         report.pairs(f"Checkpoint {chosen.id}: {status_text(chosen)}", checkpoint_pairs(chosen))
-    report.pairs(f"Query {found.query or '(accepted as it is)'}", query_pairs(place.path, found, now, alive, doing))
+    report.pairs(
+        f"Query {found.query or '(id unknown until its next start)'}", query_pairs(place.path, found, now, alive, doing)
+    )
 
 
 def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
@@ -98,22 +109,22 @@ def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
 
 
 def trigger(report: Report, location: Location) -> None:
-    """When you need a checkpoint soon: ask the query to close one with its next micro-batch, whatever its barrierInterval.
+    """When you need a checkpoint soon: ask the query to close one with its next micro-batch, regardless of barrierInterval.
 
-    The command neither waits for the checkpoint nor makes a micro-batch: a query without new rows closes one when rows come.
-    If the query has ended, or its driver is gone, the command is refused.
+    The command does not wait for the checkpoint, and does not start a micro-batch: a query without new rows closes the
+    checkpoint when rows arrive. If the query has ended, or its driver is gone, the command is refused.
     """
-    place, journal = open_journal(location, "no query to ask")
+    place, journal = open_journal(location, "there is no query to ask")
     refuse_batch_writes(place, "each of its writes is a checkpoint")
     report.facts.update(location=place.path)
     _refuse_unless_running(journal.ledger)
     asked = journal.ledger.request
     if asked is not None:
         report.status = "nothing to do"
-        report.say(f"a checkpoint was asked for already (journal entry {asked}), and no micro-batch has come since")
+        report.say(f"a checkpoint was already requested (journal entry {asked}), and no micro-batch has run since")
     else:
         asked = journal.ask(_due, _refuse_unless_running).request
-        report.say("asked for: the next micro-batch closes a checkpoint")
+        report.say("requested: the next micro-batch closes a checkpoint")
     report.facts.update(request=asked)
 
 

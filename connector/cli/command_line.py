@@ -1,4 +1,4 @@
-"""The program ``barrier``: its commands, and how it ends."""
+"""The program ``barrier``: its commands, and its exit status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from transactional.printable import printable
 
 __all__ = ["main"]
 
-# A traceback with the values of variables could show a password; rich's tables cut the names of options.
+# typer's pretty tracebacks show the values of variables, perhaps a password. rich's help tables cut off option names.
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,
     "no_args_is_help": True,
@@ -42,7 +42,10 @@ JSON = ("--output", Output.JSON.value)
 
 
 class Program(TyperGroup):
-    """Report wrong usage, too, as one document if ``--output json`` was given; typer reports it on standard error."""
+    """The group of all commands, which with ``--output json`` also reports wrong usage as one JSON document.
+
+    Without ``--output json``, typer reports wrong usage on standard error.
+    """
 
     _json = False
 
@@ -63,7 +66,7 @@ class Program(TyperGroup):
         try:
             yield
         except Exception as wrong:
-            # UsageError is click's, or that of the click inside typer: by version.
+            # Depending on typer's version, UsageError is click's, or that of typer's own copy of click.
             if self._json and getattr(wrong, "exit_code", None) == Status.USAGE and hasattr(wrong, "format_message"):
                 report = Report(Output.JSON)
                 report.status = "wrong usage"
@@ -80,7 +83,7 @@ def spelt_out(words: Sequence[str]) -> list[str]:
 
 
 def asks_json(words: Sequence[str]) -> bool:
-    """Return whether ``--output json`` is among the arguments, which need not make sense otherwise."""
+    """Return whether the arguments contain ``--output json``; the other arguments may be wrong."""
     found = ""
     for word, following in zip(words, [*words, ""][1:], strict=True):
         if word == "--":
@@ -93,7 +96,7 @@ def asks_json(words: Sequence[str]) -> bool:
 
 
 def show_version(asked: bool) -> None:
-    """Print the version of the package, and end."""
+    """If `asked`, print the version of the package and exit."""
     if asked:
         try:
             version = metadata.version("barrier-kafka")
@@ -106,7 +109,7 @@ def show_version(asked: bool) -> None:
 app = typer.Typer(
     name="barrier",
     cls=Program,
-    help="Look at the checkpoints of a PySpark query with two-phase-commit sinks, and apply the remedies that its errors name.",
+    help="Inspect the checkpoints of a PySpark query with two-phase-commit sinks, and apply the remedies that its errors name.",
     **_SETTINGS,
 )
 
@@ -114,16 +117,19 @@ app = typer.Typer(
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and end.")
+        bool,
+        typer.Option(
+            "--version", callback=show_version, is_eager=True, help="Print the version of barrier-kafka, and exit."
+        ),
     ] = False,
 ) -> None:
-    """Take options that belong to no command."""
+    """Take the options of ``barrier`` itself, which belong to no command."""
 
 
 GROUPS: Mapping[str, str] = {
-    "checkpoints": "To see how a query gets on, while it runs or after: its checkpoints.",
-    "savepoint": "To be able to go back, or to move a query: copies of its completed checkpoints.",
-    "transactions": "When consumers are stuck: the open Kafka transactions that block them, and what you may do about each.",
+    "checkpoints": "To see how a query is doing, while it runs or afterwards: list, show and request its checkpoints.",
+    "savepoint": "To move a query, or to be able to go back: take, list and delete copies of its completed checkpoints.",
+    "transactions": "When consumers are stuck: list, explain and abort the open Kafka transactions that block them.",
 }
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
@@ -147,7 +153,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "inject": inject,
     "offsets": offsets,
 }
-"""Every command, by its words: help, parsing and ``docs/commands.md`` are made of its docstring and its arguments."""
+"""Every command, by its name. Help, parsing and ``docs/commands.md`` are generated from its docstring and arguments."""
 
 _groups = {name: typer.Typer(help=text, **_SETTINGS) for name, text in GROUPS.items()}
 for _name, _group in _groups.items():
@@ -159,7 +165,7 @@ for _words, _command in COMMANDS.items():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of ``barrier``; returns the exit status, see `connector.cli`."""
+    """Run ``barrier`` with these arguments (default: those of the process), and return the exit status (see `Status`)."""
     status = _run(arguments)
     try:
         with writing():
@@ -174,8 +180,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         app(args=None if arguments is None else list(arguments), prog_name="barrier")
     except SystemExit as end:
-        return int(end.code or Status.DONE)  # it is always a number here
-    except Exception:  # noqa: BLE001 - whatever it is, it must not look like a refusal.
+        return int(end.code or Status.DONE)  # the code is always a number here
+    except Exception:  # noqa: BLE001 - no unexpected error may look like a refusal.
         print(printable(traceback.format_exc(), LINES), end="", file=sys.stderr)
         return int(Status.FAILED)
     return int(Status.DONE)

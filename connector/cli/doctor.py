@@ -24,25 +24,31 @@ def doctor(
     given: Mapping[str, str],
     location: Annotated[
         str | None,
-        typer.Argument(metavar="[LOCATION]", help="Check the sink that its journal has recorded.", show_default=False),
+        typer.Argument(
+            metavar="[LOCATION]",
+            help="The query's checkpointLocation. The command checks the sink that the journal there has recorded.",
+            show_default=False,
+        ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only what is not well.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the findings that are not good.")] = False,
 ) -> None:
     """Before a first start, after a change of rights or settings, or when a start fails: check everything that a query needs.
 
-    It checks brokers, topics, tables, rights, the store and versions, without Spark, and changes nothing. Without LOCATION it
-    checks options as a program passes them to readStream or writeStream (--options-file or --option): those of the formats
-    barrier-kafka, 2pc-kafka and 2pc-delta, and the settings of a Schema Registry. Exit status 1: there is a problem, and the
-    query fails or loses a guarantee.
+    The command checks brokers, topics, tables, databases, rights, the checkpoint store and versions. It needs no Spark and
+    changes nothing. Without LOCATION, the command checks the options that you pass with --options-file or --option: the options
+    of readStream or writeStream for a format of barrier-kafka, or the settings of a Schema Registry. If there is a problem, the
+    exit status is 1: the query would fail or lose a guarantee.
     """
     from connector.doctor.examine import examine_location, examine_options
 
     if location is None and not given:
-        raise typer.BadParameter("name a LOCATION, or options: --options-file")
+        raise typer.BadParameter("pass a LOCATION, or options with --options-file or --option")
     if location is None:
         findings = list(examine_options(given))
     else:
-        place, _ = open_journal(location, "no sink of ours has run on it: give its options, with --options-file")
+        place, _ = open_journal(
+            location, "no sink of barrier-kafka has run there. Pass the sink's options with --options-file instead"
+        )
         findings = list(examine_location(place, given))
     secrets = secrets_of(given)
     findings = [masked_finding(each, secrets) for each in findings]

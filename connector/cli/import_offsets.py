@@ -1,4 +1,4 @@
-"""``barrier import-offsets``: a query with Spark's own Kafka source goes on with ``barrier-kafka``."""
+"""``barrier import-offsets``: let ``barrier-kafka`` continue at the offsets where Spark's own Kafka source has stopped."""
 
 from __future__ import annotations
 
@@ -22,32 +22,44 @@ __all__ = ["import_offsets"]
 
 def import_offsets(
     report: Report,
-    old: Annotated[str, typer.Argument(metavar="OLD_LOCATION", help="Of the stopped query.", show_default=False)],
+    old: Annotated[
+        str,
+        typer.Argument(
+            metavar="OLD_LOCATION", help="The checkpointLocation of the old, stopped query.", show_default=False
+        ),
+    ],
     new: Annotated[
         str,
         typer.Argument(
-            metavar="NEW_LOCATION", help="The checkpointLocation of the new query: not there yet.", show_default=False
+            metavar="NEW_LOCATION",
+            help="The checkpointLocation of the new query. It must not exist yet, or must be empty.",
+            show_default=False,
         ),
     ],
     source: Annotated[
         int | None,
-        typer.Option(help="Take this one of several sources (from 0, in the order of the plan).", show_default=False),
+        typer.Option(
+            help="The number of the source to import, from 0 in the order of the query plan. By default, all sources.",
+            show_default=False,
+        ),
     ] = None,
     drop_state: Annotated[
-        bool, typer.Option("--drop-state", help="Leave behind what aggregations, joins and the like have counted.")
+        bool,
+        typer.Option("--drop-state", help="Start without the old query's state (aggregations, joins, deduplication)."),
     ] = False,
     take_uncommitted: Annotated[
         bool,
         typer.Option(
-            "--take-uncommitted", help="A last micro-batch without a commit counts as written: rows may be LOST."
+            "--take-uncommitted",
+            help="If the last micro-batch has no commit, count its rows as written: rows may be LOST.",
         ),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """To replace format("kafka") by barrier-kafka: make a location from which the new query continues where the old one ended.
+    """To replace format("kafka") with barrier-kafka: create a location for a new query that continues at the old offsets.
 
-    Stop the old query first, and do not start it again. OLD_LOCATION is only read. Start the new query with the same topics
-    and with NEW_LOCATION as its checkpointLocation.
+    Stop the old query first, and do not start it again. The command only reads OLD_LOCATION. Start the new query with the same
+    topics and with NEW_LOCATION as its checkpointLocation.
     """
     find_location(old)
     found = read_old_query(old, take_uncommitted=take_uncommitted)
@@ -85,7 +97,7 @@ def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
                 owner="barrier import-offsets",
                 option="--source",
                 value=source,
-                expectation=f"a source of the query, 0 to {len(old.sources) - 1}",
+                expectation=f"the number of a source of the query, 0 to {len(old.sources) - 1}",
             )
     foreign = [each for each in chosen if each.positions is None]
     if foreign:
@@ -101,16 +113,16 @@ def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
 
 
 def _positions(source: OldSource) -> Positions:
-    assert source.positions is not None, "checked before"
+    assert source.positions is not None, "_chosen has checked this"
     return source.positions
 
 
 def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
     yield f"{old.path}: query {old.query}."
     if old.batch < 0:
-        yield "No micro-batch was committed: the new query begins where this one began."
+        yield "No micro-batch was committed: the new query begins where the old query began."
     else:
-        counts = "which counts as written" if old.batch == old.uncommitted else "the last that was committed"
+        counts = "which counts as written" if old.batch == old.uncommitted else "the last committed micro-batch"
         yield f"The new query begins where micro-batch {old.batch} ended, {counts}."
     for each in chosen:
         yield f"  source {each.number}: {json.dumps(positions_to_json(_positions(each)))}"
@@ -119,14 +131,14 @@ def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
             yield f"Rows of micro-batch {old.uncommitted} that the old query had not written yet are LOST."
         else:
             yield (
-                f"Micro-batch {old.uncommitted} was begun and not committed: its rows are read again. Those that an "
-                "at-least-once sink had written by then are DOUBLED, as after a restart of the old query."
+                f"Micro-batch {old.uncommitted} was started but not committed, so the new query reads its rows again. Rows "
+                "that an at-least-once sink has already written are DOUBLED, as after a restart of the old query."
             )
     if old.has_state:
-        yield "The state stays behind: rows that were counted in it do not count any more, and windows that are open are LOST."
+        yield "The old query's state is not imported: rows that it has counted no longer count, and its open windows are LOST."
     if old.watermark:
-        yield f"The watermark goes on from {time_text(old.watermark)}."
+        yield f"The watermark continues from {time_text(old.watermark)}."
     left = [str(each) for each in old.sources if each not in chosen]
     if left:
-        yield f"Not in the new query: {', '.join(left)}."
-    yield "Whether the old query has stopped can't be seen: stop it first, and never start it again."
+        yield f"Sources that are not imported: {', '.join(left)}."
+    yield "This command can't see whether the old query has stopped: stop the old query first, and never start it again."

@@ -1,4 +1,4 @@
-"""``barrier inject`` and ``barrier offsets``: marks of a barrier topic, written for a topic and read for batch jobs."""
+"""``barrier inject`` writes marks into a barrier topic; ``barrier offsets`` prints the newest mark for batch jobs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,33 @@ from transactional.sink import Options
 __all__ = ["inject", "offsets"]
 
 Servers = Annotated[
-    str, typer.Option("--bootstrap-server", metavar="HOST:PORT,...", help="The brokers to ask.", show_default=False)
+    str,
+    typer.Option(
+        "--bootstrap-server", metavar="HOST:PORT,...", help="The Kafka brokers to connect to.", show_default=False
+    ),
 ]
 
 
 def inject(
     report: Report,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that gets marks.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write marks for.", show_default=False)],
     barrier_topic: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Where the marks go; it is created if it does not exist.", show_default=False
+            metavar="NAME",
+            help="The barrier topic to write the marks to. It is created if it does not exist.",
+            show_default=False,
         ),
     ],
     bootstrap_server: Servers,
     given: Mapping[str, str],
-    interval: Annotated[float, typer.Option(min=0.01, help="Seconds from mark to mark.")] = 10.0,
+    interval: Annotated[float, typer.Option(min=0.01, help="The time between two marks, in seconds.")] = 10.0,
 ) -> None:
-    """When queries are to be aligned on a topic that no query of barrier-kafka writes: write its marks.
+    """To align queries on a topic that no query of barrier-kafka writes to: write marks for TOPIC into a barrier topic.
 
-    The command writes a mark every few seconds until SIGTERM or Ctrl-C. A mark says where the topic ends, so its readers can
-    agree where to stop. The newest injector of a barrier topic fences all others, and continues after the newest mark.
+    The command writes a mark every --interval seconds, until it gets SIGTERM or Ctrl-C. A mark records where TOPIC ends, so
+    that all readers of TOPIC can stop at the same offsets. A new injector of a barrier topic fences the injectors that already
+    write to it, and continues after the newest mark.
     """
     from connector.kafka.sink.injector import inject_barriers
 
@@ -50,14 +56,15 @@ def inject(
 def offsets(
     report: Report,
     barrier_topic: Annotated[
-        str, typer.Argument(metavar="BARRIER_TOPIC", help="The topic that has the marks.", show_default=False)
+        str,
+        typer.Argument(metavar="BARRIER_TOPIC", help="The barrier topic to read the marks from.", show_default=False),
     ],
     bootstrap_server: Servers,
     given: Mapping[str, str],
 ) -> None:
-    """When a batch job is to read whole checkpoints only: print where the newest one ends, from the marks in a barrier topic.
+    """When a batch job must read whole checkpoints only: print the offsets where the newest checkpoint in BARRIER_TOPIC ends.
 
-    Pass the text as `endingOffsets` to Spark's Kafka source or to barrier-kafka.
+    Pass the printed text as `endingOffsets` to Spark's Kafka source or to barrier-kafka.
     """
     from connector.kafka.marks.barrier_topic import newest_mark
     from connector.kafka.sink.write_options import parse_write_options

@@ -1,4 +1,4 @@
-"""A checkpoint location as commands open it."""
+"""Functions with which commands open a checkpoint location and its journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,22 @@ __all__ = ["find_location", "load_journal", "open_journal"]
 
 
 def find_location(path: str, new: bool = False, first_start: bool = False) -> CheckpointLocation:
-    """Return the location, of which it is known that it is a folder."""
+    """Return the location at a path, after a check that it can be a query's checkpoint location.
+
+    Parameters
+    ----------
+    path : str
+        The path that the user passed.
+    new : bool
+        Accept a location at which a query has never run, but not a folder with files that are not a query's.
+    first_start : bool
+        Accept a location that does not exist.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or (with `new`) has files that are not a query's.
+    """
     location = CheckpointLocation(path)
     if location.is_local:
         found = os.path.join(location.path, "barrier", "log")
@@ -22,16 +37,19 @@ def find_location(path: str, new: bool = False, first_start: bool = False) -> Ch
         if not os.path.isdir(found):
             raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{found} is a file")
         if new and _is_foreign(location):
-            reason = f"{location.path} has files, and neither Spark's metadata nor a journal"
+            reason = f"{location.path} has files, but neither Spark's metadata nor a journal"
             raise LocationError("LOCATION_NOT_A_FOLDER", reason=reason)
     if not first_start and _is_missing(location, new):
-        way = " (if the query has never started: --first-start)" if new else ""
+        way = " (if the query has never started, pass --first-start)" if new else ""
         raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{location.path} does not exist{way}")
     return location
 
 
 def _is_missing(location: CheckpointLocation, new: bool) -> bool:
-    """Return whether there is no such folder; of an object store, that has none, nothing below it."""
+    """Return whether the location does not exist.
+
+    A location in an object store counts as missing only if `new` is set and the location has no files.
+    """
     if location.is_local:
         return not os.path.isdir(location.path)
     return new and not location.files.names("")
@@ -43,7 +61,7 @@ def _is_foreign(location: CheckpointLocation) -> bool:
 
 
 def load_journal(path: str, new: bool = False, first_start: bool = False) -> tuple[CheckpointLocation, Journal]:
-    """Return the location, see `find_location`, and its journal, loaded; the journal is empty if there is none."""
+    """Return the location (see `find_location`) and its loaded journal, which is empty if the location has none."""
     location = find_location(path, new, first_start)
     journal = location.journal()
     journal.load()
@@ -51,7 +69,20 @@ def load_journal(path: str, new: bool = False, first_start: bool = False) -> tup
 
 
 def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
-    """Return the location and its journal, loaded."""
+    """Return the location and its loaded journal.
+
+    Parameters
+    ----------
+    path : str
+        The path that the user passed.
+    nothing : str
+        The reason for the error if there is no journal.
+
+    Raises
+    ------
+    LocationError
+        ``NO_JOURNAL`` if there is no journal, ``RESTORE_UNFINISHED`` if a restore to the location has not finished.
+    """
     location, journal = load_journal(path)
     if not journal.ledger.position:
         raise LocationError("NO_JOURNAL", location=location.path, reason=nothing)

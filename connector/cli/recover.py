@@ -1,4 +1,4 @@
-"""``barrier recover``: leave nothing of a dead query open, before it is started again."""
+"""``barrier recover``: finish the transactions of a dead query, before the query is started again."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ def recover_query(
     query_stopped: QueryStopped = False,
     first_start: Annotated[
         bool,
-        typer.Option("--first-start", help="The query may never have started, so LOCATION need not exist."),
+        typer.Option(
+            "--first-start", help="Accept that LOCATION does not exist, because the query may never have started."
+        ),
     ] = False,
 ) -> None:
-    """Before a query is started, or after a crash: close everything that a dead driver has left open.
+    """Before you start a query, or after a crash: finish the transactions that a dead driver has left open.
 
-    Run it as systemd's ExecStartPre or as a container's first command. It finishes a rewind, settles what is decided and
-    commits what is prepared. If prepared rows are lost, or Spark's logs no longer match the journal, the query goes back to a
-    point from which nothing is written twice, and reads those rows again.
+    Run the command as systemd's ExecStartPre, or as a container's first command. It finishes an interrupted rewind, settles
+    decided checkpoints and commits prepared micro-batches. If prepared rows are lost, or if Spark's logs no longer match the
+    journal, the command takes the query back to a point from which no row is written twice. The query then reads the rows after
+    that point again.
 
-    If no query has run at LOCATION, there is nothing to do. If LOCATION does not exist, pass --first-start.
+    If no query has run at LOCATION, there is nothing to do. If LOCATION may not exist, pass --first-start.
     """
     place, journal = load_journal(location, new=True, first_start=first_start)
     done = recover(place, Upkeep(given), query_stopped=query_stopped)
@@ -45,4 +48,4 @@ def recover_query(
 
 def _nothing(place: CheckpointLocation) -> str:
     absent = place.is_local and not os.path.isdir(place.path)
-    return f"{'it does not exist: ' if absent else ''}no query has run here, there was nothing to do"
+    return f"{'it does not exist: ' if absent else ''}no query has run here, so there is nothing to do"

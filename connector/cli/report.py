@@ -1,4 +1,4 @@
-"""The answer of a command: sentences and tables for people, or one JSON document; and the exit status."""
+"""The output of a command (text for people, or one JSON document), and its exit status."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 LINES = "\n\t"
-"""Control characters that stand in a sentence or a traceback."""
+"""Control characters that are printed as they are, because sentences and tracebacks contain them."""
 
 WIDTH = 160
-"""Columns of a table that goes into a file or a pipe, unless ``COLUMNS`` is set: wide enough to cut nothing."""
+"""Width, in characters, of a table in a file or a pipe, unless ``COLUMNS`` is set. At this width, nothing is cut off."""
 
 
 class Status(enum.IntEnum):
-    """Exit status of the program."""
+    """The exit statuses of the program; `MEANINGS` explains them."""
 
     DONE = 0
     REFUSED = 1
@@ -52,41 +52,48 @@ class Status(enum.IntEnum):
 
 MEANINGS = {
     Status.DONE: "done, or nothing to do",
-    Status.REFUSED: "refused, the condition is named; nothing was changed unless the message says otherwise",
+    Status.REFUSED: "refused (the output names the condition; unless the message says otherwise, nothing was changed)",
     Status.USAGE: "wrong usage",
-    Status.NOT_ANSWERED: "a question was not answered (no terminal and no --yes), or with no",
-    Status.FAILED: "failed: an error of a disk or a store, safe to repeat",
-    Status.PENDING: "asked for, and not done yet when --timeout was over",
-    Status.INTERRUPTED: "interrupted from the keyboard",
-    Status.READER_GONE: "standard output is a pipe whose reader has gone, as head does: it may not be done, safe to repeat",
+    Status.NOT_ANSWERED: "not confirmed: the answer was no, or there was no terminal to ask on and no --yes",
+    Status.FAILED: "failed with an error (for example of a disk or a store): you can safely run the command again",
+    Status.PENDING: "the query was asked to stop, but did not stop within --timeout",
+    Status.INTERRUPTED: "interrupted with Ctrl-C",
+    Status.READER_GONE: "the reader of the output pipe has ended, as head does: you can safely run the command again",
 }
-"""Every exit status, for each --help."""
+"""The meaning of every exit status, which each ``--help`` prints."""
 
-EXIT_STATUS = f"Exit status: {'; '.join(f'{status.value} {meaning}' for status, meaning in MEANINGS.items())}."
+EXIT_STATUS = f"Exit status: {'; '.join(f'{status.value} = {meaning}' for status, meaning in MEANINGS.items())}."
 
 
 class Output(str, enum.Enum):
-    """The form of a command's answer."""
+    """The formats in which a command can print its output."""
 
     TABLE = "table"
     JSON = "json"
 
 
 class NotAnsweredError(Exception):
-    """The question was not answered with yes."""
+    """The user did not confirm the command with yes."""
 
 
 class Report:
-    """One command's answer.
+    """The output and the exit status of one command.
 
     Parameters
     ----------
     output : Output
+        The format of the output.
 
     Attributes
     ----------
+    json : bool
+        Whether standard output gets one JSON document instead of text.
     facts : dict[str, Any]
-        Of the JSON document, beside its ``status``.
+        The fields of the JSON document, except for ``status``.
+    status : str
+        The ``status`` of the JSON document.
+    exit : Status
+        The exit status, if the command raises no error.
     """
 
     def __init__(self, output: Output) -> None:
@@ -96,11 +103,11 @@ class Report:
         self.exit = Status.DONE
 
     def pending(self, status: str) -> None:
-        """Record that a query was asked for it and has not done it yet."""
+        """Record that a query was asked to do something and has not done it yet; `status` goes into the JSON document."""
         self.status, self.exit = status, Status.PENDING
 
     def say(self, *lines: str) -> None:
-        """Print sentences for people: on standard output, or on standard error beside a JSON document."""
+        """Print sentences for people on standard output. With JSON output, print them on standard error instead."""
         for line in lines:
             if self.json:
                 self.complain(line)
@@ -108,11 +115,11 @@ class Report:
                 self._print(printable(line, LINES))
 
     def complain(self, line: str) -> None:
-        """Print what went wrong on standard error."""
+        """Print a line on standard error."""
         print(printable(line, LINES), file=sys.stderr)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], wraps: Collection[str]) -> None:
-        """Print rows under heads; only the columns of these heads may take several lines."""
+        """Print a table with these heads. Only the columns whose heads are in `wraps` may wrap onto several lines."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -123,7 +130,7 @@ class Report:
         self._draw(table)
 
     def pairs(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """Print a title, and names with their values."""
+        """Print a title, then each name with its value."""
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))
@@ -140,7 +147,7 @@ class Report:
             return
         terminal = sys.stdout.isatty()
         width = None if terminal or "COLUMNS" in os.environ else WIDTH
-        drawn = io.StringIO()  # rich ends the program by itself when a pipe's reader has gone
+        drawn = io.StringIO()  # not stdout: if a pipe's reader has gone, rich would end the program
         console = Console(file=drawn, force_terminal=terminal, markup=False, highlight=False, emoji=False, width=width)
         console.print(table)
         self._print(drawn.getvalue(), end="")
@@ -150,12 +157,12 @@ class Report:
             print(text, end=end)
 
     def confirm(self, yes: bool) -> None:
-        """Ask whether to go on."""
+        """Unless `yes`, ask the user whether to continue. If the answer is not yes, raise `NotAnsweredError`."""
         if yes:
             return
         if not sys.stdin.isatty():
-            raise NotAnsweredError("pass --yes: there is no terminal to ask on")
-        print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+            raise NotAnsweredError("there is no terminal to ask on. To confirm, pass --yes")
+        print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
         try:
             answer = sys.stdin.readline()
         except KeyboardInterrupt:
@@ -164,18 +171,18 @@ class Report:
             raise NotAnsweredError("nothing was changed")
 
     def finish(self) -> None:
-        """Write the document."""
+        """Print the JSON document, if the output format is JSON."""
         if self.json:
             self._print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
 
 
 class ReaderGoneError(Exception):
-    """Standard output is a pipe whose reader has gone, as after ``| head``; nothing more is written there."""
+    """Standard output is a pipe whose reader has ended, for example ``| head``. Nothing more is written to it."""
 
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Turn a pipe without a reader into `ReaderGoneError`, in code that writes to standard output."""
+    """Run a block that writes to standard output; if that is a pipe whose reader has ended, raise `ReaderGoneError`."""
     try:
         yield
     except BrokenPipeError:
@@ -187,7 +194,7 @@ def writing() -> Iterator[None]:
 
 @contextmanager
 def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterator[Report]:
-    """Run a command's body: an error that it raises becomes its answer and its exit status."""
+    """Run a command's body. If the body raises an error, print the error, and set the exit status accordingly."""
     report = Report(output)
     status = Status.DONE
     try:
@@ -207,7 +214,7 @@ def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterato
     except KeyboardInterrupt:
         report.complain("interrupted")
         report.status, status = "interrupted", Status.INTERRUPTED
-    except Exception as problem:  # noqa: BLE001 - whatever it is, it must not look like a refusal.
+    except Exception as problem:  # noqa: BLE001 - no unexpected error may look like a refusal.
         report.complain(traceback.format_exc().rstrip("\n"))
         report.complain(f"failed: {type(problem).__name__}")
         report.status, status = "failed", Status.FAILED

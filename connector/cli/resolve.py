@@ -1,4 +1,4 @@
-"""``barrier resolve``: settle by decision if evidence can't."""
+"""``barrier resolve``: record an operator's decision about rows, if the sink's store can't show their outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Decision", "resolve"]
 
 
 class Decision(str, enum.Enum):
-    """The losses that an operator can accept for a part."""
+    """The decisions that an operator can make about an unsettled part. `CONSEQUENCES` explains each."""
 
     LOSS = "accept-loss"
     DUPLICATES = "accept-duplicates"
@@ -32,38 +32,50 @@ class Decision(str, enum.Enum):
 
 
 CONSEQUENCES = {
-    Decision.LOSS: "the part counts as committed: its rows are LOST if they were not",
-    Decision.DUPLICATES: "the part is written again: its rows are DOUBLED if they were committed",
-    Decision.DIFFERENCE: "the part is written again with whatever rows its replay has, without comparing them",
+    Decision.LOSS: "the part counts as committed: if its rows were not committed, they are LOST",
+    Decision.DUPLICATES: "the part is written again: if its rows were committed, they are DOUBLED",
+    Decision.DIFFERENCE: "the part is written again with the rows of its replay, even if they differ from the recorded rows",
 }
 
 Key = tuple[int | None, str]
-"""Checkpoint (None for a part that is prepared only) and ``BATCH/PARTITION``, of several sinks ``BATCH/PARTITION/SINK``."""
+"""The id of the checkpoint that decided a part, or None; and the part: ``BATCH/PARTITION`` or ``BATCH/PARTITION/SINK``."""
 
 
 def resolve(
     report: Report,
     location: Location,
     given: Mapping[str, str],
-    checkpoint: Annotated[int | None, typer.Option(help="The part's checkpoint.", show_default=False)] = None,
+    checkpoint: Annotated[
+        int | None, typer.Option(help="The id of the part's checkpoint, if the list shows one.", show_default=False)
+    ] = None,
     part: Annotated[
         str | None,
-        typer.Option(metavar="BATCH/PARTITION[/SINK]", help="The part, as the list names it.", show_default=False),
+        typer.Option(
+            metavar="BATCH/PARTITION[/SINK]",
+            help="The part to resolve. Without --part, the command lists the parts.",
+            show_default=False,
+        ),
     ] = None,
     decision: Annotated[
-        Decision | None, typer.Option("--as", help="What you accept for the part.", show_default=False)
+        Decision | None,
+        typer.Option("--as", help="What you accept for the part. The list explains each choice.", show_default=False),
     ] = None,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Do not ask the sink's store first: it is gone for good.")
+        bool,
+        typer.Option(
+            "--unchecked",
+            help="Do not ask the sink's store for the outcome first. Use this only if the store is gone for good.",
+        ),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """When an error says that a transaction's outcome is unknown, and its store can't say: decide whether its rows count.
+    """When an error reports that the outcome of a transaction is unknown: decide whether its rows count as committed.
 
-    Stop every query on the location first. Without --part the command lists what you can resolve. Before it records a decision
-    it asks the sink's store: if the store shows the outcome, start the query instead.
+    Stop every query on the location first. Without --part, the command lists the parts that you can resolve. Before it records
+    your decision, the command asks the sink's store. If the store shows the outcome, the command refuses: start the query
+    instead.
     """
-    place, journal = open_journal(location, "nothing to resolve")
+    place, journal = open_journal(location, "there is nothing to resolve")
     ledger = journal.ledger
     parts = _parts(ledger)
     if part is None and checkpoint is None:
@@ -71,13 +83,13 @@ def resolve(
         return
     chosen = parts.get((checkpoint, part or ""))
     if chosen is None or decision is None:
-        why = "--checkpoint, --part and --as have to name an unsettled part and a decision"
+        why = "--checkpoint and --part must name an unsettled part, and --as a decision"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if decision is Decision.DIFFERENCE and not chosen.lost:
-        why = "accept-difference is for a lost part whose replay differs; this one is open, and may be committed"
+        why = "accept-difference is for a lost part whose replay differs, but this part is open, and may be committed"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if checkpoint is None and decision is not Decision.DUPLICATES:
-        why = "no checkpoint has decided this part, and the rewind runs its micro-batch again: only accept-duplicates fits"
+        why = "no checkpoint has decided this part, and the rewind repeats its micro-batch: only accept-duplicates is possible"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if not unchecked and checkpoint is not None and chosen.open:
         _refuse_what_can_be_seen(place, ledger, chosen, given)
@@ -94,7 +106,7 @@ def resolve(
 def _refuse_what_can_be_seen(
     location: CheckpointLocation, ledger: Ledger, part: PartRecord, given: Mapping[str, str]
 ) -> None:
-    """Ask the store how the part's transaction ended, and refuse a decision that contradicts it."""
+    """Ask the store for the state of the part's transaction; if the store shows the outcome, refuse any decision."""
     run = recorded_run(ledger)
     sink = recorded_sink(run, location, given)
     try:
@@ -112,14 +124,14 @@ def _refuse_what_can_be_seen(
 
 
 def _parts(ledger: Ledger) -> dict[Key, PartRecord]:
-    """Return the parts that can be resolved; a part without rows has no handle."""
+    """Return the parts that can be resolved. A part without rows is never among them, because it has no handle."""
     found: dict[Key, PartRecord] = {
         (checkpoint.id, _place(part)): part
         for checkpoint in ledger.unsettled()
         for part in ledger.parts_of(checkpoint)
         if part.open or part.lost
     }
-    if ledger.rewinding is not None:  # it aborts what is prepared, and stops if another one has committed that
+    if ledger.rewinding is not None:  # it aborts prepared parts, and stops if another program has committed one
         prepared = [part for record in ledger.undecided() for part in record.parts if part.open]
         found.update({(None, _place(part)): part for part in prepared})
     return found
@@ -136,7 +148,7 @@ def _list(path: str, parts: dict[Key, PartRecord], report: Report) -> None:
     for decision, consequence in CONSEQUENCES.items() if parts else ():
         report.say(f"  --as {decision.value}: {consequence}")
     report.say(
-        f"{len(parts)} parts are not settled. Most settle when the query is started: resolve only what an error names."
+        f"{len(parts)} parts are not settled. Starting the query settles most of them: resolve only a part that an error names."
     )
     report.status = "done" if parts else "nothing to do"
     report.facts.update(
@@ -157,6 +169,6 @@ def _facts(checkpoint: int | None, part: PartRecord) -> dict[str, Any]:
 
 
 def _describe(part: PartRecord) -> str:
-    state = "lost, to be repaired" if part.lost else "open"
+    state = "lost, not repaired yet" if part.lost else "open"
     handle = json.dumps(part.handles[-1], sort_keys=True, default=str)
     return f"{part.rows} rows of micro-batch {part.batch}, {part}, {state}, handle {handle}"

@@ -1,4 +1,4 @@
-"""``barrier restore``: a checkpoint location from a savepoint, or one that was moved, copied or put back by other means."""
+"""``barrier restore``: create a checkpoint location from a savepoint, or accept one that you moved, copied or put back."""
 
 from __future__ import annotations
 
@@ -22,71 +22,80 @@ def restore(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SAVEPOINT", help="The savepoint's folder; with --as-is the location itself.", show_default=False
+            metavar="SAVEPOINT",
+            help="The savepoint's folder. With --as-is, pass the checkpoint location instead.",
+            show_default=False,
         ),
     ],
     location: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NEW_LOCATION]", help="The query's new checkpointLocation; not with --as-is.", show_default=False
+            metavar="[NEW_LOCATION]",
+            help="The query's new checkpointLocation. Do not pass it with --as-is.",
+            show_default=False,
         ),
     ] = None,
     as_is: Annotated[
         bool,
         typer.Option(
-            "--as-is", help="Accept a location that you moved, copied or put back, and what its sink's store holds."
+            "--as-is",
+            help="Accept a location that you moved, copied or put back, and the present contents of its sink's store.",
         ),
     ] = False,
     claim: Annotated[
         bool,
         typer.Option(
             "--claim",
-            help="The query goes on there. The location of the savepoint is closed for good; with --as-is "
-            "you make sure that no other location of the query is used.",
+            help="Continue the same query at the new location. The savepoint's original location is closed for good. "
+            "With --as-is, you must make sure that the query is not started at any other location.",
         ),
     ] = False,
     no_claim: Annotated[
-        bool, typer.Option("--no-claim", help="A copy with its own identity: the query itself may keep running.")
+        bool, typer.Option("--no-claim", help="Make a copy with its own identity. The original query may keep running.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="With --claim, if the old location is lost: what it has committed since is DOUBLED."
+            "--force",
+            help="With --claim, if the original location is lost: rows committed there after the savepoint are DOUBLED.",
         ),
     ] = False,
     shuffle_partitions: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Give the state this number of partitions, with Spark's own repartition.", show_default=False
+            min=1,
+            help="Repartition the query's state into this number of partitions, with Spark's own repartition.",
+            show_default=False,
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """To move or copy a query, or after its location was moved or put back: make a location that the query can start from.
+    """To move or copy a query, or after you moved or put back its location: create a location that the query can start from.
 
-    SAVEPOINT is copied into NEW_LOCATION. With --claim stop the query first (`barrier stop LOCATION --savepoint DIR`). If the
-    command is killed, run it again.
+    The command copies SAVEPOINT into NEW_LOCATION. If you use --claim, stop the query first (`barrier stop LOCATION --savepoint
+    DIR`). If the command is killed, run it again.
 
-    With --as-is nothing is copied: you name a location that you moved, copied or put back yourself, or whose sink has another
-    store now. Stop every query on it first. The command prints what may be lost or doubled, and asks.
+    With --as-is, the command copies nothing. Instead of SAVEPOINT, pass a location that you moved, copied or put back yourself,
+    or whose sink has another store now. Stop every query on this location first. The command prints which rows may be lost or
+    doubled, and asks for confirmation.
     """
     if claim is no_claim:
-        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
+        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of --claim and --no-claim")
     if force and no_claim:
-        raise typer.BadParameter("--force is of --claim: a copy leaves the query alone")
+        raise typer.BadParameter("--force works only with --claim: a copy does not touch the original query")
     if as_is:
         if location is not None or force or shuffle_partitions is not None:
             raise typer.BadParameter("--as-is takes one LOCATION, and neither --force nor --shuffle-partitions")
         _accept(source, claim, yes, report)
     elif location is None:
-        raise typer.BadParameter("name NEW_LOCATION; to accept a location as it is, pass --as-is")
+        raise typer.BadParameter("pass NEW_LOCATION, or pass --as-is to accept a location as it is")
     else:
         place = CheckpointLocation(location)
         restored = Restore(source, place, claim, force, shuffle_partitions)
         _tell(restored, place, claim, shuffle_partitions, report)
         if restored.is_open:
             report.status = "nothing to do"
-            report.say(f"nothing to do: the savepoint was restored to {place.path} before. Start the query there")
+            report.say(f"nothing to do: the savepoint was already restored to {place.path}. Start the query there")
             return
         report.confirm(yes)
         try:
@@ -122,26 +131,31 @@ def _tell(restored: Restore, place: CheckpointLocation, claim: bool, partitions:
     report.facts.update(location=place.path, claim=claim, partitions=partitions)
     saved = restored.savepoint
     if saved is None:
-        report.say("The savepoint is not there any more, and not needed: the query was moved already.")
+        report.say("The savepoint no longer exists. It is not needed, because the query was already moved.")
         return
     report.facts.update(
         savepoint=saved.path, id=saved.id, origin=saved.location, checkpoint=saved.checkpoint, batch=saved.batch
     )
     report.say(f"Checkpoint {saved.checkpoint} of query {saved.query}, up to micro-batch {saved.batch}.")
     if partitions is not None:
-        report.say(f"The state gets {partitions} partitions: it had {saved.partitions or 'unknown'}.")
+        report.say(
+            f"The state will have {partitions} partitions. Before, it had {saved.partitions or 'an unknown number'}."
+        )
     if restored.is_open:
         return
     if restored.lost is not None:
         report.say(
             str(restored.lost),
-            f"--force: what the query has committed since checkpoint {saved.checkpoint} is written AGAIN: DOUBLED, and it is "
-            "unknown how much. If it still runs somewhere, two queries have one identity: stop it first.",
+            f"--force: rows that the query committed after checkpoint {saved.checkpoint} are written AGAIN: they are DOUBLED. "
+            "How many is unknown. If the query still runs somewhere, stop it first: two queries would have the same identity.",
         )
     elif claim:
-        report.say(f"{saved.location} is closed for ever: a query that starts there stops, and reports where it went.")
+        report.say(
+            f"{saved.location} is closed for good: a query that starts there stops, and reports the new location."
+        )
     else:
         report.say(
-            "A copy, with transactional ids of its own (a transactionalIdPrefix that the query sets must be a new one). What "
-            f"comes after micro-batch {saved.batch} it writes, too: give it an output of its own, unless that is meant."
+            "The copy has its own transactional ids. If the query sets transactionalIdPrefix, set another prefix for the copy. "
+            f"The copy also writes all rows after micro-batch {saved.batch}: unless you want these rows twice, give it "
+            "its own output."
         )

@@ -1,4 +1,4 @@
-"""``barrier rewind``: a stopped query goes back to an earlier checkpoint, in place; `transactional.rewind` does it."""
+"""``barrier rewind``: take a stopped query back to an earlier checkpoint, in place, with `transactional.rewind`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = ["rewind"]
 Sink = TwoPhaseCommitSink[Any, Any]
 
 MOST_NAMED = 20
-"""Checkpoints, the newest, that an error names; the plan before it names all."""
+"""The maximum number of checkpoints in an error, which names the newest. The plan printed before the error lists all."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the operator asked for."""
+    """The options that the operator passed to ``barrier rewind``."""
 
     to: int
     allow_reemit: bool
@@ -51,37 +51,48 @@ def rewind(
     to: Annotated[
         int | None,
         typer.Option(
-            metavar="CHECKPOINT", help="Go back to this one (`barrier checkpoints list`); needed.", show_default=False
+            metavar="CHECKPOINT",
+            help="The id of the checkpoint to go back to, from `barrier checkpoints list`. Required.",
+            show_default=False,
         ),
     ] = None,
     allow_reemit: Annotated[
         bool,
         typer.Option(
             "--allow-reemit",
-            help="Output that was committed after that checkpoint stays, and its rows are written again.",
+            help="Accept duplicates: output committed after the checkpoint stays, and the query writes its rows again.",
         ),
     ] = False,
     restore_tables: Annotated[
-        bool, typer.Option("--restore-tables", help="Also take the output back, if the sink can (Delta tables).")
+        bool,
+        typer.Option(
+            "--restore-tables",
+            help="Also take the output back to the checkpoint, if the sink supports it (Delta tables).",
+        ),
     ] = False,
     query_stopped: QueryStopped = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would do, and what it would need.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print what the rewind would do, and why it would be refused, but change nothing."
+        ),
+    ] = False,
     yes: Yes = False,
 ) -> None:
-    """When output or state is wrong since a certain time: take the stopped query back to an earlier checkpoint, with its state.
+    """When a query's output or state has gone wrong: take the stopped query back to an earlier checkpoint, with its state.
 
-    Started again, the query continues from there. Open transactions that no checkpoint has decided are aborted, and their rows
-    are written again. You can kill the command at any moment: a query that is started then stops. Run the same command again,
-    or `barrier recover`, which finishes it.
+    When you start the query again, it continues from that checkpoint. The command aborts open transactions that no checkpoint
+    has decided, and the query writes their rows again. If the command is killed, run it again, or run `barrier recover
+    LOCATION`, which finishes the rewind. Until then, a query that is started at LOCATION stops immediately.
     """
     if to is None:
         raise typer.BadParameter(
-            "pass --to CHECKPOINT. `barrier recover LOCATION` goes back to where nothing is written twice, if it has to, and "
-            "finishes a rewind that was begun"
+            "pass --to CHECKPOINT. To go back only if necessary, to a point from which no row is written twice, run `barrier "
+            "recover LOCATION`, which also finishes an interrupted rewind"
         )
     request = Request(to, allow_reemit, restore_tables, dry_run)
-    place, journal = open_journal(location, "nothing to go back to")
-    refuse_batch_writes(place, "each of its versions is written once, there is nothing to go back in")
+    place, journal = open_journal(location, "there is no checkpoint to go back to")
+    refuse_batch_writes(place, "each of its versions is written once, so there is no checkpoint to go back to")
     refuse_elsewhere(place, journal.ledger)
     report.facts.update(location=place.path)
     run = recorded_run(journal.ledger)
@@ -117,7 +128,7 @@ def rewind(
 
 
 def _refused(request: Request, report: Report, *needs: TwoPhaseCommitError | None) -> bool:
-    """Raise the first; a dry run prints all instead, and returns True."""
+    """Raise the first error that forbids the rewind. In a dry run, print all of them instead, and return True."""
     standing = [need for need in needs if need is not None]
     if not request.dry_run:
         for need in standing:
@@ -125,7 +136,7 @@ def _refused(request: Request, report: Report, *needs: TwoPhaseCommitError | Non
         return False
     report.status = "dry run"
     report.facts.update(needs=[need.condition for need in standing])
-    report.say(*(f"it would be refused: {need}" for need in standing))
+    report.say(*(f"the rewind would be refused: {need}" for need in standing))
     return True
 
 
@@ -134,7 +145,7 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
     try:
         batch = rewinder.finish()
     except BaseException:
-        report.complain("the rewind was begun, and is not done: `barrier recover LOCATION` finishes it")
+        report.complain("the rewind has started but not finished: run `barrier recover LOCATION` to finish it")
         raise
     after = journal.ledger
     void = [batch for failure in after.failures if failure.entry > before.position for batch in failure.batches]
@@ -143,39 +154,39 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
     aborted = [record.batch for record in before.undecided()]
     report.say("rewound:")
     for what, numbers in (
-        ("checkpoints committed first", settled),
-        ("checkpoints that count for nothing any more", gone),
+        ("checkpoints that were committed first", settled),
+        ("checkpoints that are no longer valid", gone),
         ("prepared micro-batches that were aborted", aborted),
     ):
         if numbers:
             report.say(f"  {what}: {batches_text(numbers)}")
-    report.say(f"  Spark's logs went from micro-batch {spark} to {offset_log.newest(place, 'offsets')}")
-    report.say(f"the query goes on after micro-batch {batch}: start it")
+    report.say(f"  Spark's logs were taken back from micro-batch {spark} to {offset_log.newest(place, 'offsets')}")
+    report.say(f"start the query: it continues after micro-batch {batch}")
     report.facts.update(batch=batch, settled=settled, gone=gone, aborted=aborted)
 
 
 def _goes_on(begun: Rewind, request: Request) -> bool:
-    """Return whether the request is that of the rewind that was begun; its tables may be left as they are now."""
+    """Return whether a request continues the started rewind. It may leave out the ``--restore-tables`` of that rewind."""
     return begun.checkpoint == request.to and (bool(begun.request.get("restoreTables")) or not request.restore_tables)
 
 
 def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any]:
-    """Print that a rewind goes on; return what is changed of its request."""
-    report.say(f"The rewind to checkpoint {begun.checkpoint} was begun (journal entry {begun.token}), and goes on.")
+    """Print that a rewind that was started earlier continues; return the changes to its recorded request."""
+    report.say(f"The rewind to checkpoint {begun.checkpoint} was started (journal entry {begun.token}), and continues.")
     report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
     if not begun.request.get("restoreTables"):
         return {}
     if request.restore_tables or not request.allow_reemit:
         report.say(
-            "Its tables are taken back still: pass --allow-reemit, without --restore-tables, to leave them as they are."
+            "This rewind also takes tables back. To leave the tables as they are, pass --allow-reemit without --restore-tables."
         )
         return {}
-    report.say("It was to take tables back. It will not: what is committed stays, and is written AGAIN.")
+    report.say("The tables are no longer taken back: committed rows stay, and are written AGAIN.")
     return {"restoreTables": False, "allowReemit": True}
 
 
 def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitError | None:
-    """Return the error of a rewind whose committed output stands in its way; None if nothing does."""
+    """Return the error that forbids the rewind because output is committed or can't be taken back; None if there is none."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:
@@ -198,8 +209,8 @@ def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
         return StoreError(
             "NOT_RESTORABLE",
             sink=sink.name(),
-            reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (no "
-            "rows, or cleaned up)",
+            reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (it "
+            "had no rows, or the entry was cleaned up)",
         )
     try:
         restorable(sink).checkRestore(preview.restored.output if preview.restored is not None else {})
@@ -211,24 +222,27 @@ def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
 def _tell(ledger: Ledger, preview: Preview, request: Request, report: Report) -> None:
     """Print what the rewind will do."""
     undecided, unsettled = ledger.undecided(), ledger.unsettled()
-    report.say(f"Back to checkpoint {preview.checkpoint}: after micro-batch {preview.batch}.")
+    report.say(f"The query goes back to checkpoint {preview.checkpoint}, after micro-batch {preview.batch}.")
     report.say(f"Micro-batches that run again: {batches_text(preview.rewritten)}.")
     for checkpoint in unsettled:
         report.say(
             f"Checkpoint {checkpoint.id} (micro-batches {batches_text(checkpoint.batches)}, {checkpoint.rows} rows) is "
-            "decided, not settled: it is committed first, or discarded if its transactions are lost."
+            "decided but not settled: the rewind commits it first, or discards it if its transactions are lost."
         )
     if undecided:
         rows = sum(part.rows for record in undecided for part in record.parts)
         numbers = batches_text([record.batch for record in undecided])
-        report.say(f"Micro-batches {numbers} ({rows} rows) are prepared, not decided: aborted, and written again.")
+        report.say(
+            f"Micro-batches {numbers} ({rows} rows) are prepared but not decided: the rewind aborts them, "
+            "and the query writes their rows again."
+        )
     ranges = _ranges(ledger, preview)
     what = "TAKEN BACK" if request.restore_tables else "written AGAIN"
     for emitted in preview.emitted:
         state = "committed" if emitted.settled else "decided, perhaps committed"
         report.say(
             f"Checkpoint {emitted.id} (micro-batches {batches_text(emitted.batches)}, {emitted.rows} rows) is {state}, and "
-            f"{what}. Output: {output_text(emitted.output)}"
+            f"will be {what}. Output: {output_text(emitted.output)}"
         )
     for name, (begin, end) in ranges.items():
         report.say(f"  {name}: from {'unknown' if begin is None else begin} to {end}")

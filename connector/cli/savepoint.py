@@ -1,4 +1,4 @@
-"""``barrier savepoint``: copies of a query's completed checkpoints, taken from outside."""
+"""``barrier savepoint``: take, list and delete copies of a query's completed checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connector.views.words import time_text
 __all__ = ["dispose", "list_savepoints", "take"]
 
 QUERY = 8
-"""Characters of a query's id in a table; the JSON document has all."""
+"""The number of characters of a query's id that a table shows. The JSON document has the whole id."""
 
 
 def take(
@@ -27,23 +27,30 @@ def take(
     location: Location,
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="The folder to make: not there yet, or empty.", show_default=False),
+        typer.Argument(
+            metavar="TARGET",
+            help="The folder to create for the savepoint. It must not exist yet, or must be empty.",
+            show_default=False,
+        ),
     ],
     timeout: Annotated[
         float,
-        typer.Option(callback=seconds, help="Seconds to wait for the checkpoint that a running query is asked for."),
+        typer.Option(
+            callback=seconds, help="How many seconds to wait until a running query has closed the requested checkpoint."
+        ),
     ] = TIMEOUT,
     newest: Annotated[
         bool,
         typer.Option(
-            "--newest", help="Take the newest completed checkpoint, whatever is prepared since; do not ask for another."
+            "--newest",
+            help="Copy the newest completed checkpoint, even if later rows are prepared. Do not request another checkpoint.",
         ),
     ] = False,
 ) -> None:
     """Before an upgrade, a move or a risky change: copy the query's newest completed checkpoint, with Spark's state and logs.
 
-    Works while the query runs, and after it died. If micro-batches are prepared (barrierInterval), the command first asks the
-    query to close a checkpoint over them.
+    The command works while the query runs, and after it has died. If micro-batches are prepared but not committed (with the
+    option barrierInterval), the command first asks the query to close a checkpoint that contains them.
     """
     open_journal(location, "there is no checkpoint to copy")
     found = taking.take(location, target, timeout=timeout, newest=newest)
@@ -54,26 +61,29 @@ def take(
 def list_savepoints(
     report: Report,
     folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="The folder that has savepoints.", show_default=False)
+        str, typer.Argument(metavar="FOLDER", help="The folder that contains the savepoints.", show_default=False)
     ],
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Show this one, by the name of its own folder.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]", help="Show only the savepoint in this subfolder of FOLDER.", show_default=False
+        ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Of the one that you name, read every file, and compare it with its hash.")
+        bool,
+        typer.Option("--verify", help="Read every file of the savepoint NAME, and compare it with its recorded hash."),
     ] = False,
 ) -> None:
-    """To find a savepoint, or to check one before you need it: list those in a folder, oldest first, or show a named one."""
+    """To find or check a savepoint before you need it: list the savepoints in a folder, oldest first, or show one of them."""
     if name is None:
         if verify:
-            raise typer.BadParameter("--verify is of one savepoint: pass its NAME, too")
+            raise typer.BadParameter("--verify checks one savepoint: also pass its NAME")
         _list(folder, report)
         return
     found = manifest.read(f"{folder.rstrip('/')}/{name}")
     if verify:
         found.verify()
-        report.say(f"all {len(found.files)} files are as they were written")
+        report.say(f"all {len(found.files)} files match their recorded hashes")
     _tell(found, report)
 
 
@@ -89,7 +99,7 @@ def _list(folder: str, report: Report) -> None:
     heads = ("SAVEPOINT", "AT", "CHECKPOINT", "BATCH", "QUERY", "BYTES")
     report.table(heads, [_row(each) for each in whole], wraps=("SAVEPOINT",))
     if not found:
-        report.say(f"no savepoint lies in {folder}")
+        report.say(f"there is no savepoint in {folder}")
     for each in broken:
         report.say(str(each))
 
@@ -101,19 +111,21 @@ def _row(found: Savepoint) -> tuple[str, ...]:
 
 def dispose(
     report: Report,
-    saved: Annotated[str, typer.Argument(metavar="SAVEPOINT", help="Its folder.", show_default=False)],
+    saved: Annotated[
+        str, typer.Argument(metavar="SAVEPOINT", help="The folder of the savepoint to delete.", show_default=False)
+    ],
     yes: Yes = False,
 ) -> None:
-    """When you no longer need a savepoint: delete it. Queries that were restored from it do not need it.
+    """When you no longer need a savepoint: delete it. Queries that were restored from the savepoint do not need it.
 
-    Other files in its folder stay.
+    Other files in the savepoint's folder stay.
     """
     if disposal.delete_leftovers(saved):
-        report.say("deleted the files that an interrupted command had left there")
+        report.say("deleted the files that an interrupted command had left in the folder")
         return
     found = manifest.read(saved)
     _tell(found, report)
-    report.say("It will be deleted.")
+    report.say("This savepoint will be deleted.")
     report.confirm(yes)
     disposal.dispose(found)
     report.say("deleted")
@@ -125,7 +137,7 @@ def _tell(found: Savepoint, report: Report) -> None:
     report.pairs(
         f"Savepoint {found.path}",
         [
-            ("query", f"{found.query}, of {found.location}"),
+            ("query", f"{found.query}, at {found.location}"),
             ("checkpoint", f"{found.checkpoint}: micro-batches up to {found.batch}"),
             ("taken", time_text(found.time)),
             ("sink", f"{found.sink or '-'}, transactions under {found.prefix or '-'}"),

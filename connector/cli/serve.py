@@ -1,4 +1,4 @@
-"""``barrier serve``: a read-only page over queries, and their metrics."""
+"""``barrier serve``: serve a read-only web page about queries, and their metrics."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TOKEN = "BARRIER_SERVE_TOKEN"
 
 
 class _Once(logging.Filter):
-    """Lets each message pass once."""
+    """A log filter that lets each message pass only once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether it is new."""
+        """Return whether the record's message is new."""
         said = record.getMessage()
         new = said not in self._seen
         self._seen.add(said)
@@ -39,21 +39,26 @@ class _Once(logging.Filter):
 def serve(
     report: Report,
     location: Annotated[
-        list[str], typer.Argument(metavar="LOCATION...", help="Checkpoint locations of queries.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="LOCATION...", help="The checkpointLocations of the queries to show.", show_default=False
+        ),
     ],
     given: Mapping[str, str],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 for any that is free.")] = 8400,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on. 0 means any free port.")] = 8400,
     bootstrap_server: Servers = None,
-    brokers: Annotated[bool, typer.Option(help="Ask brokers for open transactions, lag and held readers.")] = True,
+    brokers: Annotated[
+        bool, typer.Option(help="Ask the Kafka brokers for open transactions, lag and blocked consumers.")
+    ] = True,
     metrics: Annotated[bool, typer.Option(help="Serve /metrics for Prometheus.")] = True,
 ) -> None:
-    """To watch queries in a browser, or with Prometheus: serve a read-only page on them, whether they run or not.
+    """To watch queries in a browser or with Prometheus, whether they run or not: serve a read-only web page about them.
 
-    It shows checkpoints, failures, open transactions and configuration, and changes nothing.
+    The page shows checkpoints, failures, open transactions and configuration, and changes nothing.
 
-    On an address that others can reach, the page needs a token. It takes the one in the variable BARRIER_SERVE_TOKEN, or makes
-    and prints one. Needs the extra `serve`: pip install 'barrier-kafka[serve]'.
+    If other machines can reach the address, the page requires a token. The command uses the token in the environment variable
+    BARRIER_SERVE_TOKEN, or creates and prints one. The command needs the extra `serve`: pip install 'barrier-kafka[serve]'.
     """
     try:
         import uvicorn
@@ -67,11 +72,11 @@ def serve(
     token = os.environ.get(TOKEN, "")
     if not token.isascii():
         raise OptionError(
-            "INVALID_OPTION", owner="barrier serve", option=TOKEN, value="(hidden)", expectation="letters of ASCII"
+            "INVALID_OPTION", owner="barrier serve", option=TOKEN, value="(hidden)", expectation="ASCII characters only"
         )
     if not token and not is_loopback(host):
         token = secrets.token_urlsafe(24)
-    logging.getLogger(recorded_options.__name__).addFilter(_Once())  # it would warn at every look
+    logging.getLogger(recorded_options.__name__).addFilter(_Once())  # otherwise each update would log the same warning
     with listening(host, port) as socket, Watcher(location, bootstrap_server, given, brokers=brokers) as watcher:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{socket.getsockname()[1]}/"

@@ -30,20 +30,25 @@ def stop(
     location: Location,
     given: Mapping[str, str],
     timeout: Annotated[
-        float, typer.Option(callback=seconds, metavar="SECONDS", help="How long to wait for its end.")
+        float, typer.Option(callback=seconds, metavar="SECONDS", help="How many seconds to wait for the query to end.")
     ] = 120.0,
     savepoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Then copy its last checkpoint there.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="After the query has ended, save its last checkpoint as a savepoint in this folder.",
+            show_default=False,
+        ),
     ] = None,
     query_stopped: QueryStopped = False,
 ) -> None:
     """Before maintenance, an upgrade or a move: end a query at a final checkpoint, so that no transaction stays open.
 
-    A running query ends with its next micro-batch; a supervised one ends even without new rows. If its driver is gone, this
-    command ends it, as `barrier recover` does. Exit status 5: the query was asked to stop, and has not ended within --timeout.
+    A running query ends with its next micro-batch; a supervised query ends even without new rows. If the query's driver is
+    dead, this command itself finishes the open transactions, as `barrier recover LOCATION` does. Exit status 5 means that the
+    query was asked to stop, but did not end within --timeout.
     """
-    place, _ = open_journal(location, "no query to stop")
+    place, _ = open_journal(location, "there is no query to stop")
     if savepoint is not None:
         free_folder(place, savepoint)  # before the query is stopped
     report.facts.update(location=place.path)
@@ -63,22 +68,22 @@ def stop(
 
 
 def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
-    """Ask, and wait; return False, and report why, if the query still runs."""
+    """Ask the query to stop, and wait. If it still runs when the timeout is over, report why, and return False."""
     end = time.monotonic() + timeout
     asked = request_stop(place)
-    report.say("asked to stop: its next micro-batch closes the final checkpoint")
+    report.say("asked to stop: the query's next micro-batch closes the final checkpoint")
     while True:
         found = standing(place)
         if found.ledger.moved:
             raise moved_on(found.ledger.moved)
         if found.stopped or time.monotonic() >= end:
             break
-        if not found.ledger.stop_asked and not found.ledger.rewinding:  # started again meanwhile, by its supervisor
+        if not found.ledger.stop_asked and not found.ledger.rewinding:  # its supervisor has restarted it
             asked = request_stop(place)
         time.sleep(LOOK_SECONDS)
     report.facts.update(run=found.run.token if found.run else 0, prepared=list(found.prepared), idle=found.idle)
     if found.stopped:
-        report.say("stopped: everything is committed, and nothing is open")
+        report.say("stopped: everything is committed, and no transaction is open")
     else:
         report.pending("asked for")
         report.say(_why_not(found, asked))
@@ -89,13 +94,13 @@ def _why_not(found: Standing, asked: int | None) -> str:
     run = found.run
     if run is not None and run.ended is not None:
         return (
-            f"Run {asked or run.token} failed ({run.ended}) before its final checkpoint, and its driver lives. If nothing "
-            "starts it again, end the driver, and run the command again."
+            f"Run {asked or run.token} failed ({run.ended}) before its final checkpoint, but its driver is still alive. "
+            "If nothing restarts the query, end the driver, and run this command again."
         )
     if found.clean and found.idle:
         return (
-            "Everything is committed and nothing is running, but the query lives: it gets no rows, and ends with its next "
-            "micro-batch. To end it now is safe, too: query.stop(), or end its driver."
+            "Everything is committed and no micro-batch is running, but the query has not ended: it gets no rows, and ends "
+            "with its next micro-batch. You can safely end it now: call query.stop(), or end its driver."
         )
     waiting = batches_text(found.prepared)
-    return f"It has not ended yet. Micro-batches that are prepared and wait for its final checkpoint: {waiting}."
+    return f"The query has not ended yet. Prepared micro-batches that wait for its final checkpoint: {waiting}."

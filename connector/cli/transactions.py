@@ -1,4 +1,4 @@
-"""``barrier transactions``: why consumers are stuck, what becomes of each open transaction, and which you may end."""
+"""``barrier transactions``: show why consumers are stuck and how each open transaction will end, or abort one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ __all__ = ["abort_transaction", "explain", "list_transactions"]
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", help="Also look for transactions that hang in this topic.", show_default=False),
+    typer.Option(
+        "--topic", help="Also search this topic for hanging transactions. Can be repeated.", show_default=False
+    ),
 ]
 
 
@@ -38,16 +40,19 @@ def list_transactions(
     identifier: Annotated[
         str | None,
         typer.Option(
-            "--id", metavar="TRANSACTIONAL_ID", help="Show all that is known of this one.", show_default=False
+            "--id",
+            metavar="TRANSACTIONAL_ID",
+            help="Show everything that is known about the transactions with this transactional id.",
+            show_default=False,
         ),
     ] = None,
     bootstrap_server: Servers = None,
     topic: Topics = None,
 ) -> None:
-    """When consumers are stuck, or rows do not appear: list the open transactions, oldest first, and what becomes of each.
+    """When consumers are stuck, or rows do not appear: list the open transactions, oldest first, and how each will end.
 
-    With --id the command also says how that is known, and what to do. It looks for transactions that hang in the topics that
-    open transactions and the locations' queries write into, and in those that --topic names.
+    With --id, the command also shows the evidence, and what to do. The command searches for hanging transactions in the topics
+    that open transactions and the locations' queries write to, and in the topics of --topic.
     """
     with _connected(location, bootstrap_server, given, report) as clusters:
         if identifier is not None:
@@ -73,20 +78,22 @@ def list_transactions(
         if held:
             topics = ", ".join(sorted({each["topic"] for each in held}))
             report.say(
-                f"consumers are stuck in {len(held)} partitions: `barrier transactions explain TOPIC` ({topics})"
+                f"consumers are stuck in {len(held)} partitions: run `barrier transactions explain TOPIC` ({topics})"
             )
 
 
 def explain(
     report: Report,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that they read.", show_default=False)],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="The topic that the stuck consumers read.", show_default=False)
+    ],
     given: Mapping[str, str],
     location: Locations = None,
     bootstrap_server: Servers = None,
 ) -> None:
-    """When the consumers of a topic are stuck: show which partition is blocked, at which offset, by what, and what to do.
+    """When the consumers of a topic are stuck: show which partition is blocked, at which offset and by what, and what to do.
 
-    That concerns read_committed consumers: they stop at the first open transaction of a partition.
+    Only read_committed consumers get stuck: they stop at the first open transaction of a partition.
     """
     with _connected(location, bootstrap_server, given, report) as clusters:
         documents: list[dict[str, Any]] = []
@@ -100,7 +107,7 @@ def explain(
             report.facts.setdefault("silent", []).extend(silent)
             if silent:
                 report.say(
-                    f"These partitions have no leader that answers, so nothing is known of them: {', '.join(silent[:SHOWN])}."
+                    f"Nothing is known about these partitions, because no leader answers: {', '.join(silent[:SHOWN])}."
                 )
             groups = _groups(cluster, view.held, report)
             documents += [{**held_document(each), "groups": groups.get(each.partition, [])} for each in view.held]
@@ -119,7 +126,12 @@ def explain(
 def abort_transaction(
     report: Report,
     identifier: Annotated[
-        str, typer.Argument(metavar="TRANSACTIONAL_ID", help="As `transactions list` shows it.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="TRANSACTIONAL_ID",
+            help="The transactional id to abort, as `barrier transactions list` shows it.",
+            show_default=False,
+        ),
     ],
     given: Mapping[str, str],
     location: Locations = None,
@@ -127,11 +139,12 @@ def abort_transaction(
     topic: Topics = None,
     yes: Yes = False,
 ) -> None:
-    """When a program is dead for good and its open transaction blocks consumers: abort that, so that its rows are never seen.
+    """When the open transaction of a dead program blocks consumers: abort the transaction. Its rows never become visible.
 
-    The producer is fenced. The command refuses what belongs, or may belong, to a query of ours, unless that was stopped and
-    its journal is closed: for a dead query run `barrier stop LOCATION`. No command commits: the journal decides about a query's
-    transactions, and only the program that wrote another one knows whether it is complete.
+    The command fences the transaction's producer. It refuses a transaction that belongs, or may belong, to a query of
+    barrier-kafka, unless that query was stopped and its journal is closed. For a dead query, run `barrier stop LOCATION`
+    instead. No command commits a transaction: the journal decides about a query's transactions, and only the program that wrote
+    any other transaction knows whether it is complete.
     """
     with _connected(location, bootstrap_server, given, report) as clusters:
         chosen = _named(identifier, clusters, topic)
@@ -144,7 +157,9 @@ def abort_transaction(
             report.say("aborted")
         else:
             report.status = "nothing to do"
-            report.say("nothing to abort: it is no longer open, or its program lives and has begun another transaction")
+            report.say(
+                "nothing to abort: the transaction is no longer open, or its program is alive and has begun another transaction"
+            )
 
 
 def _show(found: Sequence[Assessment], report: Report) -> None:
@@ -159,22 +174,22 @@ def _connected(
     locations: Sequence[str] | None, servers: str | None, given: Mapping[str, str], report: Report
 ) -> Iterator[list[Cluster]]:
     if not locations and servers is None:
-        raise typer.BadParameter("name a LOCATION, or --bootstrap-server, or both")
+        raise typer.BadParameter("pass a LOCATION, or --bootstrap-server, or both")
     owners = [owner for path in locations or () for owner in _owners(path, given)]
     for owner in owners:
         if owner.sink is None:
-            report.say(f"{owner.location}: its sink has no Kafka transactions")
+            report.say(f"{owner.location}: the query's sink has no Kafka transactions")
     report.facts.update(locations=[owner.location for owner in owners])
     with clusters_of(owners, servers, given) as clusters:
         known = {owner.location for cluster in clusters for owner in cluster.owners}
         for owner in owners:
             if owner.sink is not None and owner.location not in known:
-                report.say(f"{owner.location}: it writes into another cluster, {owner.cluster}")
+                report.say(f"{owner.location}: the query writes to another cluster, {owner.cluster}")
         yield clusters
 
 
 def _owners(path: str, given: Mapping[str, str]) -> list[Owner]:
-    location, journal = open_journal(path, "no sink of ours has run on it")
+    location, journal = open_journal(path, "no sink of barrier-kafka has run there")
     return owners_of(location, journal.ledger, given)
 
 

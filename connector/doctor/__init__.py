@@ -1,1 +1,1 @@
-"""The doctor: checks everything that a query needs before it runs, without Spark."""
+"""The checks of ``barrier doctor``: everything that a query needs, checked before it runs and without Spark."""

@@ -1,4 +1,4 @@
-"""The doctor's examination of a location, or of the options of a source or a sink."""
+"""The doctor's checks of a location, or of the options of a source or a sink."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ __all__ = ["examine_location", "examine_options"]
 REGISTRY: Final = "schema-registry"
 
 NO_QUERY: Final = "barrier-doctor"
-"""The prefix of a query that has none yet: of no query."""
+"""The prefix for the checks of a sink whose options name no transactionalIdPrefix. No query uses this prefix."""
 
 
 def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the sink of a location as its journal has recorded it, its store, and this machine."""
+    """Check a location's store, the sink that its journal has recorded, and the software on this machine."""
     yield from check_versions()
     yield from check_store(location)
     try:
@@ -54,7 +54,7 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
             yield problem(
                 "location",
                 "A rewind of this location is not finished: a query that starts here stops immediately.",
-                "barrier recover LOCATION",
+                "Run `barrier recover LOCATION`.",
             )
         with naming_secrets(run, given):
             sink = recorded_sink(run, location, given)
@@ -64,7 +64,7 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
 
 
 def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
-    """Check options as a program gives them to a reader or a writer, and this machine."""
+    """Check options as a program passes them to readStream or writeStream, and the software on this machine."""
     given = Options(options)
     kind = given.get("format") or format_of(given) or (REGISTRY if "url" in given else "2pc-kafka")
     asked = _without(options, "format")
@@ -74,7 +74,7 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
         try:
             place = CheckpointLocation.from_options(asked)
             yield from check_store(place)
-            with suppress(OSError):  # of which the store's check has said all
+            with suppress(OSError):  # the store's check has already reported it
                 own = {run.prefix for run in place.journal().load().runs.values()}
         except TwoPhaseCommitError as error:
             yield failed(error)
@@ -88,7 +88,7 @@ def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str]) -> 
         elif kind == REGISTRY:
             yield from check_registry(asked)
         else:
-            # The source's; the two belong together.
+            # An option of the source, which must fit the sink's transaction timeout.
             interval = Options(asked).get("barrierInterval", "0")
             options = Options(_without(asked, "barrierInterval"))
             interval_ms = READ_OPTIONS.parse({"barrierInterval": interval})["barrierInterval"]
@@ -105,7 +105,7 @@ def _check_sink_options(kind: str, options: Options, own: Collection[str], inter
     with suppress(OptionError):
         sink = find_sink(kind)
     if sink is None or not issubclass(sink, Examines):
-        known = f"{', '.join(each.name for each in FORMATS)}, {REGISTRY}; for another sink name its query's LOCATION"
+        known = f"{', '.join(each.name for each in FORMATS)}, {REGISTRY}; to check another sink, pass the LOCATION of its query"
         raise OptionError("INVALID_OPTION", owner="barrier doctor", option="format", value=kind, expectation=known)
     prefix = options.get("transactionalIdPrefix")
     options = options.replaced(transactionalidprefix=prefix or NO_QUERY)
@@ -130,10 +130,10 @@ def _check_sink(
     sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, own: Collection[str], interval_ms: int
 ) -> Iterator[Finding]:
     try:
-        yield good("options", "as they should be")
+        yield good("options", "all options are valid")
         if isinstance(sink, Examines):
             sink.checkStart(prefix)
-        yield good("sink", f"{sink.name()}: it finds everything that it needs at its start")
+        yield good("sink", f"{sink.name()} finds everything that it needs to start")
         if isinstance(sink, Examines):
             yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
             yield from sink.tryOut()
@@ -142,7 +142,7 @@ def _check_sink(
                 yield check_readers(admin, sink.topic)
     except TwoPhaseCommitError as error:
         yield failed(error)
-    except Exception as error:  # noqa: BLE001 - of a sink of the user's own, or of a store's client
+    except Exception as error:  # noqa: BLE001 - any error of a user's own sink, or of a store's client
         yield problem("sink", f"{sink.name()} can't be examined: {type(error).__name__}: {plain(error)}", "")
     finally:
         sink.close()
@@ -151,7 +151,7 @@ def _check_sink(
 def _check_source(options: Mapping[str, str]) -> Iterator[Finding]:
     checked = parse_read_options(options, "stream")
     BarrierKafkaDataSource(dict(options)).schema()
-    yield from (good("options", "as they should be"), good("brokers", checked.config.bootstrap_servers))
+    yield from (good("options", "all options are valid"), good("brokers", checked.config.bootstrap_servers))
     admin = KafkaAdmin(checked.config)
     try:
         reader = TopicReader(check_brokers(checked.config), checked.config, Retries(0), patience=5.0)
@@ -159,7 +159,7 @@ def _check_source(options: Mapping[str, str]) -> Iterator[Finding]:
         topics = sorted({partition.topic for partition in partitions})
         if not topics:
             yield problem(
-                "topic", "No topic matches subscribePattern.", "Check the pattern: it has to match whole names."
+                "topic", "No topic matches subscribePattern.", "Check the pattern: it must match whole topic names."
             )
             return
         reader.latest(partitions)

@@ -1,4 +1,4 @@
-"""The checks that have a section on the doctor's page, and the errors that they are."""
+"""The doctor's checks, and the check to which each error condition belongs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["CHECKS", "failed"]
 CHECKS: Final = {
     "options": "options that are unknown, missing, forbidden, or have a wrong value",
     "brokers": "brokers that can't be reached or do not answer, a wrong login, an untrusted certificate",
-    "rights": "an operation that this user is not allowed",
+    "rights": "an operation that this user is not allowed to do",
     "topic": "a topic or a partition that does not exist",
     "transaction-version": "brokers with an older transaction protocol, or whose release skips markers",
     "transaction-timeout": "a transaction timeout that the brokers do not allow, or that is too short for the checkpoints",
     "replication": "partitions that are lost with one broker, or that too few replicas hold",
     "unclean-election": "a topic that may lose acknowledged rows in an election",
-    "message-size": "a topic that takes smaller rows than the brokers' default",
+    "message-size": "a topic that accepts only smaller rows than the brokers' default",
     "prefix": "transactional ids that another query uses",
     "open-transactions": "consumers that an open transaction blocks now",
     "retention": "rows that may expire while the query is stopped",
@@ -26,15 +26,15 @@ CHECKS: Final = {
     "table": "a table that needs features that the sink does not have, or whose folder it can't write to",
     "database": "a database that can't be reached, may lose committed rows, or refuses rows at their commit",
     "registry": "a Schema Registry that does not answer, refuses the login, or has no schema that can be decoded",
-    "store": "a checkpoint store that does not arbitrate between two drivers, or can't be written",
+    "store": "a checkpoint store that can't keep two drivers apart, or can't be written",
     "clock": "a clock that differs from the store's",
     "sink": "anything else that the sink refuses before its first row",
     "python": "a release of Python that is not supported",
-    "java": "a release of Java that is not supported, or none",
-    "spark": "a release of PySpark that is not supported, or none",
-    "clients": "client libraries with which reading or writing is slower",
+    "java": "a release of Java that is not supported, or no Java",
+    "spark": "a release of PySpark that is not supported, or no PySpark",
+    "clients": "client libraries that make reading or writing slower",
 }
-"""Every check of the doctor, and what it finds. A sink's own `examine` may have others."""
+"""Every check of the doctor, with the problems that it finds. A sink's own `examine` may add other checks."""
 
 _OF_CONDITION: Final = {
     "BROKERS_UNREACHABLE": "brokers",
@@ -72,7 +72,7 @@ _OF_CONDITION: Final = {
 
 
 def failed(error: TwoPhaseCommitError) -> Finding:
-    """Return the error that a query would fail with."""
+    """Return the finding for an error with which a query would fail."""
     check = _OF_CONDITION.get(error.condition, "sink")
     if error.condition == "INVALID_OPTION" and error.parameters.get("option") == "kafka.transaction.timeout.ms":
         check = "transaction-timeout"

@@ -1,4 +1,4 @@
-"""Checks of the topics that a query reads, and of what holds the readers of a topic back."""
+"""Checks of the topics that a query reads, and of open transactions that block a topic's consumers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from transactional.finding import Finding, good, problem, unknown, warning
 __all__ = ["check_read_topics", "check_readers"]
 
 SHORTEST_RETENTION_MS: Final = 24 * 3_600_000
-"""One day: what a stop over a night takes."""
+"""One day, in milliseconds. If a topic keeps rows for less, a query that is stopped overnight may lose them."""
 
 
 def check_readers(admin: KafkaAdmin, topic: str) -> Finding:
-    """Check what holds the readers of an output topic back now."""
+    """Check whether open transactions block the consumers of an output topic now."""
     view = look(admin, [topic], also_written=False)
     if view.denied:
         return unknown("open-transactions", f"This user may not read {topic}.")
     if not view.held:
-        return good("open-transactions", f"{topic} blocks no consumer")
+        return good("open-transactions", f"no consumer of {topic} is blocked")
     names = sorted({holder.shown_name for each in view.held for holder in each.holders})
     return warning(
         "open-transactions",
-        f"{len(view.held)} partitions of {topic} block read_committed consumers: {', '.join(names[:5])}.",
-        f"barrier transactions explain {topic} LOCATION...",
+        f"Open transactions block consumers in {len(view.held)} partitions of {topic}: {', '.join(names[:5])}.",
+        f"Run `barrier transactions explain {topic} LOCATION...`.",
     )
 
 
 def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[str]) -> Iterator[Finding]:
-    """Check the right to read input topics, and their retention."""
+    """Check that this user may read the input topics, and that the topics keep rows long enough."""
     allowed = {topic: info.allows("READ") for topic, info in admin.topics(topics, ()).items()}
     denied = [topic for topic in topics if allowed.get(topic) is False]
     if denied:
@@ -51,21 +51,21 @@ def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[
             yield unknown("retention", f"This user may not read the retention of {topic}.", allow)
             continue
         age = int(settings.get("retention.ms", -1))
-        consequence = "stop it with DATA_LOST" if options.fail_on_data_loss else "lose them"
+        consequence = "fail with DATA_LOST" if options.fail_on_data_loss else "skip them"
         if "delete" in settings.get("cleanup.policy", "delete") and 0 <= age < SHORTEST_RETENTION_MS:
             yield warning(
                 "retention",
-                f"{topic} keeps rows for {age / 3_600_000:g} hours: if they expire while the query is stopped, that would "
-                f"{consequence}.",
+                f"{topic} keeps rows for {age / 3_600_000:g} hours. If rows expire while the query is stopped, the query "
+                f"would {consequence}.",
                 "Raise the topic's retention.ms above the longest stop of the query.",
             )
         elif "delete" in settings.get("cleanup.policy", "delete") and int(settings.get("retention.bytes", -1)) >= 0:
             yield warning(
                 "retention",
-                f"{topic} keeps {settings['retention.bytes']} bytes per partition, however new its rows are: if some expire "
-                f"unread, that would {consequence}.",
+                f"{topic} keeps only {settings['retention.bytes']} bytes per partition, even of new rows. If rows expire "
+                f"before the query has read them, the query would {consequence}.",
                 "Raise the topic's retention.bytes.",
             )
         else:
-            kept = "for ever" if age < 0 else f"for {age / 3_600_000:g} hours"
+            kept = "forever" if age < 0 else f"for {age / 3_600_000:g} hours"
             yield good("retention", f"{topic} keeps rows {kept}")

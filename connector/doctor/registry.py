@@ -13,7 +13,7 @@ __all__ = ["check_registry"]
 
 
 def check_registry(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that a registry answers this user, and has a schema that rows can be decoded with."""
+    """Check that a registry answers this user, and has a schema with which rows can be decoded."""
     subject = settings.get("subject")
     registry = Registry({key: value for key, value in settings.items() if key != "subject"})
     if subject is None:
@@ -27,4 +27,4 @@ def check_registry(settings: Mapping[str, str]) -> Iterator[Finding]:
         if error.condition != "UNSUPPORTED_SCHEMA" or error.parameters.get("found") != "JSON":
             raise
         kind = "JSON"
-    yield good("registry", f"{registry.url} has a schema of type {kind} under {subject}")
+    yield good("registry", f"{registry.url} has a schema of type {kind} for the subject {subject}")

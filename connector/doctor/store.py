@@ -1,4 +1,4 @@
-"""Checks of a checkpoint location's store, by doing what a query does there."""
+"""Checks of a checkpoint location's store, which write to the store in the same way as a query does."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from transactional.finding import Finding, good, problem, warning
 __all__ = ["check_store"]
 
 FOLDER: Final = ".barrier-doctor"
-"""Of the location; removed in the end."""
+"""The first part of the name of a temporary folder in the location. The check removes the folder when it ends."""
 
 SKEW_SECONDS: Final = 5.0
 
 
 def check_store(location: CheckpointLocation) -> Iterator[Finding]:
-    """Create a file of the journal's kind twice: the second attempt must be refused. Then compare clocks.
+    """Check that the store refuses to create a file that exists, and that its clock agrees with this machine's.
 
-    A local folder that is not there yet is not made: the nearest one above it is on the same disk.
+    If the location's local folder does not exist, use the nearest existing folder above it, which is on the same disk.
     """
     if location.is_local:
         location = CheckpointLocation(nearest(location.path))
@@ -36,11 +36,11 @@ def check_store(location: CheckpointLocation) -> Iterator[Finding]:
         first, second = store.create("1.json", b"{}"), store.create("1.json", b"{}")
         taken = time.time() - before
         if first and not second:
-            yield good("store", f"{location.path} creates a file exclusively, in {taken / 2 * 1000:.0f} ms")
+            yield good("store", f"{location.path} creates files exclusively, each in {taken / 2 * 1000:.0f} ms")
         else:
             yield problem(
                 "store",
-                f"{location.path} does not create a file exclusively: two drivers could both decide.",
+                f"{location.path} can't create a file exclusively, so two drivers could both decide.",
                 "Use a local disk, an NFS mount with hard links, or an object store with conditional puts.",
                 "NO_EXCLUSIVE_CREATE",
             )
@@ -62,10 +62,10 @@ def check_store(location: CheckpointLocation) -> Iterator[Finding]:
 
 def _clock(ahead: float) -> Finding:
     if abs(ahead) < SKEW_SECONDS:
-        return good("clock", "the store's clock is this machine's")
+        return good("clock", "the store's clock agrees with this machine's clock")
     return warning(
         "clock",
-        f"The store's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's: times in the journal "
-        "and in reports will not match.",
-        "Synchronise both with NTP.",
+        f"The store's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's clock, so times in "
+        "the journal and in reports will not match.",
+        "Synchronize both clocks with NTP.",
     )

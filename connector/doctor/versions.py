@@ -1,4 +1,4 @@
-"""Releases of Python, Java, Spark and the client libraries against those that are supported."""
+"""Checks whether the installed releases of Python, Java, Spark and the client libraries are supported."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PYTHON: Final = (3, 10)
 JAVA: Final = (17, 21)
 JAVA_SECONDS: Final = 30.0
 SPARK: Final = {(4, 2): "", (4, 3): "", (4, 1): "only the sinks work"}
-"""Tested releases of PySpark, and what is missing."""
+"""The tested releases of PySpark, each with its limitation. An empty text means that everything works."""
 
 
 def check_versions() -> Iterator[Finding]:
-    """Check this machine: the versions are those of the Python that runs the command."""
+    """Check the versions on this machine, in the Python environment that runs the command."""
     yield from (_python(), _java(), _spark(), _clients())
 
 
@@ -33,14 +33,16 @@ def _python() -> Finding:
     here = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= PYTHON:
         return good("python", f"Python {here}")
-    return problem("python", f"Python {here}", "Use Python 3.10 or newer, for the driver and on the executors.")
+    return problem(
+        "python", f"Python {here} is not supported.", "Use Python 3.10 or newer, for the driver and on the executors."
+    )
 
 
 def _java() -> Finding:
-    home = os.environ.get("JAVA_HOME")  # Spark prefers it
+    home = os.environ.get("JAVA_HOME")  # Spark prefers JAVA_HOME to the PATH
     program = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if program is None:
-        return unknown("java", "No java is on the PATH of this program.", "Spark needs Java 17 or 21.")
+        return unknown("java", "There is no java on the PATH of this program.", "Spark needs Java 17 or 21.")
     try:
         told = subprocess.run(
             [program, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_SECONDS
@@ -49,10 +51,10 @@ def _java() -> Finding:
         return unknown("java", f"{program} can't be run: {problem_of_it}", "Spark needs Java 17 or 21.")
     found = re.search(r'version "(\d+)', told)
     if found is None:
-        return unknown("java", f"{program} does not name its release.", "Spark needs Java 17 or 21.")
+        return unknown("java", f"{program} does not report its version.", "Spark needs Java 17 or 21.")
     if int(found[1]) in JAVA:
         return good("java", f"Java {found[1]}")
-    return warning("java", f"Java {found[1]}", "Use Java 17 or 21: other versions are not tested.")
+    return warning("java", f"Java {found[1]} is not tested.", "Use Java 17 or 21.")
 
 
 def _spark() -> Finding:
@@ -62,7 +64,9 @@ def _spark() -> Finding:
         return unknown("spark", "PySpark is not installed here.", "Run the command where the query runs.")
     missing = SPARK.get(tuple(map(int, re.findall(r"\d+", release)[:2])))  # type: ignore[arg-type]
     if missing is None:
-        return problem("spark", f"PySpark {release}", "Use PySpark 4.2 or 4.3; with 4.1 only the sinks work.")
+        return problem(
+            "spark", f"PySpark {release} is not supported.", "Use PySpark 4.2 or 4.3; with 4.1 only the sinks work."
+        )
     if missing:
         return warning("spark", f"PySpark {release}: {missing}", "Use PySpark 4.2 or 4.3 for streams of barrier-kafka.")
     return good("spark", f"PySpark {release}")
@@ -73,13 +77,13 @@ def _clients() -> Finding:
     if native_library() is None:
         return warning(
             "clients",
-            f"{releases}: rows go through Python objects, which is slower",
+            f"{releases}: rows are read through Python objects, which is slower",
             "Use confluent-kafka 2, and unset BARRIER_KAFKA_OBJECTS.",
         )
     if native_columns() is None:
         return warning(
             "clients",
             f"{releases}: the source's compiled helper is missing, so the source is slower",
-            "Install from a wheel of `make wheel`, or with a C compiler.",
+            "Install a wheel that `make wheel` built, or install with a C compiler.",
         )
     return good("clients", releases)

@@ -1,1 +1,1 @@
-"""A read-only page over queries, and their metrics: from journals and brokers alone, so also of queries that are dead."""
+"""A read-only web page about queries, and their metrics. All data comes from journals and brokers, even for dead queries."""

@@ -1,4 +1,4 @@
-"""Who may see the page: on loopback whoever is on this machine, elsewhere whoever has the token."""
+"""Access control for the page: on loopback, every user of this machine may read it; elsewhere, only users with the token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADERS: Final = {
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -34,29 +34,31 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_own(host: str) -> bool:
-    """Return whether a request's Host is a name of this machine, with or without a port."""
+    """Return whether a request's Host header names the loopback address, with or without a port."""
     name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
     return is_loopback(name.lower().rstrip("."))
 
 
 class Access:
-    """Lets a request pass to an application, or answers 401 or 421 itself; adds headers that browsers obey.
+    """ASGI middleware that passes permitted requests to an application, and answers all others with 401 or 421.
 
-    A token may come as ``Authorization: Bearer``, as a cookie, or once as ``?token=``, which sets the cookie. Without one the
-    page must be asked for under a name of this machine: else a web site could read it through its visitor's browser.
+    It also adds security headers to every answer. A request can carry the token as ``Authorization: Bearer``, as a cookie, or
+    once as ``?token=``, which sets the cookie. If no token is needed, the request's Host header must name the loopback address.
+    Otherwise, a web site could read the page through its visitor's browser.
 
     Parameters
     ----------
     app : ASGIApp
+        The application to protect.
     token : str
-        Empty: none is needed.
+        The token that a request must carry; empty if requests need no token.
     """
 
     def __init__(self, app: ASGIApp, token: str = "") -> None:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Pass a permitted request to the application; answer any other request with 401 or 421."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -88,7 +90,9 @@ class Access:
         ):
             await self._app(scope, receive, guarded)
             return
-        refused = PlainTextResponse("The token is missing: open the address that `barrier serve` printed.\n", 401)
+        refused = PlainTextResponse(
+            "The token is missing or wrong: open the address that `barrier serve` printed.\n", 401
+        )
         refused.headers["WWW-Authenticate"] = "Bearer"
         await refused(scope, receive, guarded)
 

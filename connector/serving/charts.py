@@ -1,4 +1,4 @@
-"""Charts of a query's checkpoints: SVG without a style or a script of its own. The page's style sheet colours the classes."""
+"""Charts of a query's checkpoints, as SVG without styles or scripts. The page's style sheet colors the bars by class."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from transactional.stats import CheckpointHistory
 __all__ = ["STEPS", "durations", "volumes"]
 
 SHOWN = 60
-"""Checkpoints in a chart, the newest."""
+"""The maximum number of checkpoints in a chart. If there are more, the chart shows the newest."""
 
 WIDTH, HEIGHT, AXIS = 720, 160, 64
 STEPS = ("preparing", "deciding", "committing")
-"""The parts of a bar, from below; the first includes the wait for all tasks behind the barrier (Flink's alignment)."""
+"""The parts of a bar, from bottom to top. The first includes the wait until all tasks reach the barrier (Flink's alignment)."""
 
 
 def durations(found: Sequence[CheckpointHistory], link: Callable[[int], str]) -> str:
-    """Return bars, one a checkpoint: how long each step took."""
+    """Return an SVG chart with the duration of each checkpoint's steps. `link` returns the address of a checkpoint's page."""
     rows = [
         (each, [each.preparing_ms or 0, each.deciding_ms or 0, each.committing_ms or 0])
         for each in found
@@ -34,7 +34,7 @@ def durations(found: Sequence[CheckpointHistory], link: Callable[[int], str]) ->
 
 
 def volumes(found: Sequence[CheckpointHistory], link: Callable[[int], str]) -> str:
-    """Return bars, one a checkpoint: how many rows it committed."""
+    """Return an SVG chart with the number of rows of each checkpoint. `link` returns the address of a checkpoint's page."""
     rows = [(each, [each.rows]) for each in found if each.committing_ms is not None]
     said = [
         f"checkpoint {each.id}, {time_text(each.time)}: {each.rows:,} rows, {each.bytes:,} bytes" for each, _ in rows

@@ -1,4 +1,4 @@
-"""What the page and the metrics show of queries and clusters, looked at once. Immutable."""
+"""Immutable facts about queries and clusters, read at one time, which the page and the metrics show."""
 
 from __future__ import annotations
 
@@ -35,25 +35,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class QueryFacts:
-    """A query, as its location shows it.
+    """The facts that a query's checkpoint location showed when it was read.
 
     Parameters
     ----------
     path : str
-        Of its location.
+        The path of the checkpoint location.
     ledger : Ledger
-        Empty if the journal can't be read, or is not there.
+        The ledger of the journal; empty if the journal can't be read or does not exist.
     state : QueryState
+        The state of the query.
     sentence : str
-        On the state.
+        An explanation of the state.
     alive, doing : bool or None
-        Whether the processes of its driver and of its rewind run; None if that can't be seen from here, or there is none.
+        Whether the processes of the query's driver and of its rewind run; None if unknown, or if there is no such process.
     sources : Sequence[SourceOffset]
-        Where the last settled micro-batch ends in its ``barrier-kafka`` sources; empty if that is not known.
+        The offsets of the query's ``barrier-kafka`` sources at the end of the last settled micro-batch; empty if unknown.
     problem : str
-        Why it can't be read; empty if it can.
+        The reason why the location can't be read; empty if it can.
     looked : float
-        When; seconds since 1970, 0 before the first look.
+        The time of the read, in seconds since 1970; 0 before the first read.
     """
 
     path: str
@@ -68,32 +69,33 @@ class QueryFacts:
 
     @property
     def news(self) -> tuple[Any, ...]:
-        """What makes a later look worth showing."""
+        """The facts that a page shows. If one of them has changed since the last read, the page has to be updated."""
         return self.ledger.position, self.state, self.alive, self.doing, self.sources, self.problem, not self.looked
 
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """A cluster that queries write into, as its brokers show it.
+    """The facts that the brokers of a cluster reported when they were asked. Queries write to this cluster.
 
     Parameters
     ----------
     servers : str
-        Addresses.
+        The addresses of the brokers.
     view : ClusterView
+        The open transactions and blocked partitions of the cluster.
     assessments : Sequence[Assessment]
-        How its open transactions stand.
+        The cluster's open transactions, each with its verdict.
     groups : Mapping[Partition, Sequence[str]]
-        Consumer groups that seem to wait, by partition.
+        The consumer groups that seem to wait, by blocked partition.
     lags : Mapping[str, Mapping[str, int]]
-        Per location and topic: offsets from the last settled micro-batch's end to the stable end of the topic, if this
-        cluster has it.
+        The lag by location and topic: the number of offsets from the end of the last settled micro-batch to the topic's stable
+        end. Contains only topics of this cluster.
     answered : bool or None
-        Whether the brokers did; None if they were not asked.
+        Whether the brokers answered; None if they were not asked.
     problem : str
-        What could not be asked; empty if everything could.
+        The facts that are unknown, with the reasons; empty if all are known.
     time : int
-        When it was asked; milliseconds since 1970.
+        The time when the brokers were asked, in milliseconds since 1970.
     """
 
     servers: str
@@ -109,33 +111,35 @@ class ClusterFacts:
 NO_RUN = (QueryState.EMPTY, QueryState.BEGUN, QueryState.MOVED, QueryState.RESTORING)
 
 BEGUN = (
-    "Spark has begun a query, and the journal has no run: its driver starts now, or has died in its first start. "
-    "If it is dead, start it again."
+    "Spark has started a query, but the journal has no run yet: the driver is starting now, or died during its first start. "
+    "If the driver is dead, start the query again."
 )
 
 
 def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
-    """Read what is new in a location. Raises nothing: what went wrong is among the facts."""
+    """Read the new journal entries of a location, and return its facts. Never raise: errors are in the facts' `problem`."""
     path, now = location.path, time.time()
     try:
         ledger = journal.load()
         if not ledger.position:
             if has_begun(location):
                 return QueryFacts(path, state=QueryState.BEGUN, sentence=BEGUN, looked=now)
-            return QueryFacts(path, sentence="There is no journal: no sink of barrier-kafka has run there.", looked=now)
+            return QueryFacts(path, sentence="There is no journal: no sink of barrier-kafka has run here.", looked=now)
         alive, doing = processes_alive(ledger)
         state, sentence = state_of(ledger, alive)
         sources = _settled_sources(location, ledger)
         return QueryFacts(path, ledger, state, sentence, alive, doing, sources, looked=now)
     except (TwoPhaseCommitError, OSError) as problem:
-        return QueryFacts(path, problem=f"It can't be read: {problem}", looked=now)
+        return QueryFacts(path, problem=f"The location can't be read: {problem}", looked=now)
     except Exception as problem:
         log.exception("%s could not be read", path)
-        return QueryFacts(path, problem=f"It can't be read: {type(problem).__name__}, see the log.", looked=now)
+        return QueryFacts(
+            path, problem=f"The location can't be read: {type(problem).__name__}. The log has the details.", looked=now
+        )
 
 
 def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> list[SourceOffset]:
-    """Return where the last settled micro-batch ends; Spark deletes old files, and a rewound one has none."""
+    """Return the sources' offsets at the end of the last settled micro-batch; none if Spark or a rewind deleted the file."""
     try:
         lines = source_lines(location, ledger.settled)
         return [SourceOffset.from_json(json.loads(line.text)) for line in lines if line.offset is not None]
@@ -146,7 +150,7 @@ def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> list[Sourc
 def look_at_clusters(
     queries: Sequence[QueryFacts], servers: str | None, given: Mapping[str, str]
 ) -> list[ClusterFacts]:
-    """Ask the brokers that the queries write into, or those at `servers`, one cluster after the other. Raises nothing."""
+    """Ask the brokers at `servers`, or those that the queries write to, and return the clusters' facts. Never raise."""
     owners: list[Owner] = []
     found: list[ClusterFacts] = []
     for query in queries:
@@ -156,7 +160,7 @@ def look_at_clusters(
         try:
             owners += owners_of(CheckpointLocation(query.path), query.ledger, fitting(run, given))
         except (TwoPhaseCommitError, OSError) as problem:
-            found.append(ClusterFacts(query.path, answered=None, problem=f"Its sink can't be asked: {problem}"))
+            found.append(ClusterFacts(query.path, answered=None, problem=f"The query's sink can't be used: {problem}"))
     try:
         configs = configs_of(owners, servers, given)
     except TwoPhaseCommitError as problem:
@@ -168,7 +172,7 @@ def look_at_clusters(
                 if admin.cluster_id() not in seen:
                     seen.add(admin.cluster_id())
                     found.append(_look(of_cluster(admin, owners), queries))
-        except (TwoPhaseCommitError, OSError) as problem:  # noqa: PERF203 - one cluster's failure is no other's
+        except (TwoPhaseCommitError, OSError) as problem:  # noqa: PERF203 - a failure of one cluster must not hide the others
             found.append(
                 ClusterFacts(config.bootstrap_servers, answered=False, problem=f"The brokers can't be asked: {problem}")
             )
@@ -183,18 +187,18 @@ def _look(cluster: Cluster, queries: Sequence[QueryFacts]) -> ClusterFacts:
     try:
         groups = dict(waiting_groups(cluster.config, view.held))
     except TwoPhaseCommitError as refused:
-        unknown.append(f"Who waits is not known: {refused.message}")
+        unknown.append(f"The waiting consumer groups are unknown: {refused.message}")
     for query in queries:
         try:
             lags |= {query.path: _lags(cluster.admin, query.sources)} if query.sources else {}
-        except TwoPhaseCommitError as refused:  # noqa: PERF203 - one query's rights are no other's
-            unknown.append(f"The lag of {query.path} is not known: {refused.message}")
+        except TwoPhaseCommitError as refused:  # noqa: PERF203 - one query's missing rights must not hide the others
+            unknown.append(f"The lag of {query.path} is unknown: {refused.message}")
     servers = cluster.config.bootstrap_servers
     return ClusterFacts(servers, view, assessments, groups, lags, problem=" ".join(unknown))
 
 
 def _lags(admin: KafkaAdmin, sources: Sequence[SourceOffset]) -> dict[str, int]:
-    """Return how far the sources are behind, per topic; nothing of a topic that is not here, or has another id here."""
+    """Return the sources' lag in offsets, by topic. Leave out topics that do not exist in this cluster, or have another id."""
     here = admin.topics({partition.topic for source in sources for partition in source.topics}, ())
     partitions = PartitionAdmin(admin)
     found: dict[str, int] = {}

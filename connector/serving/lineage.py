@@ -1,4 +1,4 @@
-"""OpenLineage events: which topics and tables the rows of a query's checkpoints come from, and go to."""
+"""OpenLineage events, which name the topics and tables that a query reads from and writes to."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LineageListener(CheckpointListener):
         self._run: uuid.UUID | None = None
 
     def onCheckpointCompleted(self, checkpoint: CheckpointHistory) -> None:
-        """Emit the event of a checkpoint."""
+        """Emit the event for a completed checkpoint."""
         from openlineage.client.event_v2 import InputDataset, OutputDataset, RunState
         from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
@@ -91,7 +91,7 @@ class LineageListener(CheckpointListener):
         )
 
     def close(self, *, failed: bool = False) -> None:
-        """Emit ``COMPLETE`` for the last run, or ``FAIL`` if `failed`. Emits nothing if there was no event before."""
+        """Emit ``COMPLETE`` for the last run, or ``FAIL`` if `failed`. If no event was emitted before, do nothing."""
         from openlineage.client.event_v2 import RunState
 
         if self._run is not None:
@@ -114,12 +114,12 @@ class LineageListener(CheckpointListener):
 
 
 def _inputs(query: QueryFacts, servers: str) -> list[tuple[str, str]]:
-    """Return the source's topics as OpenLineage names datasets: namespace and name."""
+    """Return the topics of the query's sources as OpenLineage datasets: pairs of namespace and name."""
     return sorted({(lineage_namespace(servers), place.topic) for source in query.sources for place in source.topics})
 
 
 def _outputs(run: RunRecord, output: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """Return what the run's sink calls the places that the rows went to; nothing if it does not say."""
+    """Return the output datasets of the run's sink: pairs of namespace and name; none if the sink does not name datasets."""
     try:
         sink = find_sink(run.sink)
     except OptionError as problem:

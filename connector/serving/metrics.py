@@ -1,4 +1,4 @@
-"""Metrics for Prometheus and OpenTelemetry."""
+"""The export of metrics to Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ __all__ = ["QueryCollector", "register_opentelemetry", "register_prometheus"]
 
 
 class QueryCollector:
-    """A collector of `prometheus_client`.
+    """A collector for `prometheus_client`, which exports the metrics of queries and clusters.
 
     Parameters
     ----------
     queries : Callable[[], Sequence[QueryFacts]]
+        Returns the facts of the queries. Called at each scrape.
     clusters : Callable[[], Sequence[ClusterFacts]], optional
-        Both are called at each scrape.
+        Returns the facts of the clusters. Called at each scrape.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class QueryCollector:
         self._queries, self._clusters = queries, clusters
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: a registry that asks for names before the first scrape would make it read journals."""
+        """Return no metrics, so that a registry does not call `collect`, which reads journals, before the first scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Figures of queries and clusters under the names of metrics: computed from the facts each time, so a restart loses none."""
+"""The values of all metrics, computed from the facts each time, so that a restart of the exporter loses no count."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ __all__ = ["METRICS", "Metric", "Sample", "samples"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric.
+    """The definition of a metric.
 
     Parameters
     ----------
     text : str
-        What it counts or measures, and its unit.
+        A description of the metric, with its unit.
     labels : tuple[str, ...]
+        The names of the metric's labels.
     grows : bool
-        It is a counter; otherwise a gauge.
+        Whether the metric is a counter; otherwise it is a gauge.
     """
 
     text: str
@@ -40,10 +41,11 @@ class Sample:
     Parameters
     ----------
     name : str
-        Of `METRICS`.
+        The name of the metric, a key of `METRICS`.
     value : float
+        The value of the metric.
     labels : tuple[str, ...]
-        Values, in the order of the metric's labels.
+        The values of the labels, in the order of the metric's labels.
     """
 
     name: str
@@ -54,51 +56,64 @@ class Sample:
 _STEP = ("location", "step")
 METRICS: Final[Mapping[str, Metric]] = {
     "barrier_last_look_timestamp_seconds": Metric(
-        "When the journal was last read, in seconds since 1970; 0 before the first time."
+        "Time when the query's journal was last read, in seconds since 1970; 0 before the first read."
     ),
-    "barrier_journal_readable": Metric("1 if the query's journal can be read."),
-    "barrier_query_state": Metric("1 for the present state of the query, 0 for the others.", ("location", "state")),
+    "barrier_journal_readable": Metric("1 if the query's journal can be read, otherwise 0."),
+    "barrier_query_state": Metric("1 for the query's present state, 0 for every other state.", ("location", "state")),
     "barrier_checkpoints_total": Metric(
-        "Checkpoints by outcome: triggered, completed, failed, declined.", ("location", "outcome"), grows=True
+        "Number of checkpoints by outcome: triggered, completed, failed, declined.", ("location", "outcome"), grows=True
     ),
     "barrier_checkpoint_seconds_total": Metric(
-        "Time of completed checkpoints by step: until prepared, decided, committed.", _STEP, grows=True
+        "Total duration of completed checkpoints by step (until prepared, decided, committed), in seconds.",
+        _STEP,
+        grows=True,
     ),
-    "barrier_committed_rows_total": Metric("Rows of completed checkpoints.", grows=True),
-    "barrier_committed_bytes_total": Metric("Bytes of completed checkpoints.", grows=True),
-    "barrier_restores_total": Metric("Runs that went on after a completed checkpoint.", grows=True),
-    "barrier_restarts_total": Metric("Times that a supervisor started the query again.", grows=True),
-    "barrier_rewinds_total": Metric("Rewinds to an earlier checkpoint.", grows=True),
-    "barrier_repaired_parts_total": Metric("Parts whose rows were lost and written again.", grows=True),
-    "barrier_last_checkpoint_timestamp_seconds": Metric("When the last checkpoint was completed; seconds since 1970."),
-    "barrier_last_checkpoint_seconds": Metric("Time of the last completed checkpoint by step.", _STEP),
-    "barrier_prepared_transactions": Metric("Prepared transactions that no checkpoint has decided."),
-    "barrier_prepared_rows": Metric("Rows of these transactions."),
+    "barrier_committed_rows_total": Metric("Number of rows in completed checkpoints.", grows=True),
+    "barrier_committed_bytes_total": Metric("Number of bytes in completed checkpoints.", grows=True),
+    "barrier_restores_total": Metric("Number of runs that continued after a completed checkpoint.", grows=True),
+    "barrier_restarts_total": Metric("Number of times that a supervisor restarted the query.", grows=True),
+    "barrier_rewinds_total": Metric("Number of rewinds to an earlier checkpoint.", grows=True),
+    "barrier_repaired_parts_total": Metric("Number of parts whose rows were lost and written again.", grows=True),
+    "barrier_last_checkpoint_timestamp_seconds": Metric(
+        "Time when the last checkpoint was completed, in seconds since 1970."
+    ),
+    "barrier_last_checkpoint_seconds": Metric("Duration of the last completed checkpoint by step, in seconds.", _STEP),
+    "barrier_prepared_transactions": Metric("Number of prepared transactions that no checkpoint has decided."),
+    "barrier_prepared_rows": Metric("Number of rows in prepared transactions that no checkpoint has decided."),
     "barrier_oldest_transaction_seconds": Metric(
-        "Age of the oldest transaction that is not known to be committed; 0 if there is none."
+        "Age of the oldest transaction that is not known to be committed, in seconds; 0 if there is none."
     ),
-    "barrier_transaction_lifetime_seconds": Metric("How long the store keeps a prepared transaction."),
-    "barrier_transaction_overdue": Metric("1 if the store may have aborted the oldest transaction."),
-    "barrier_unsettled_checkpoints": Metric("Decided checkpoints whose transactions are not all committed."),
-    "barrier_lost_parts": Metric("Parts of decided checkpoints that are lost and not repaired yet."),
-    "barrier_micro_batches_to_repeat": Metric("Micro-batches whose transactions were lost before a decision."),
+    "barrier_transaction_lifetime_seconds": Metric(
+        "Time for which the store keeps a prepared transaction, in seconds."
+    ),
+    "barrier_transaction_overdue": Metric("1 if the store may have aborted the oldest transaction, otherwise 0."),
+    "barrier_unsettled_checkpoints": Metric("Number of decided checkpoints whose transactions are not all committed."),
+    "barrier_lost_parts": Metric("Number of parts of decided checkpoints that are lost and not repaired yet."),
+    "barrier_micro_batches_to_repeat": Metric(
+        "Number of micro-batches that must run again, because their transactions were lost before a decision."
+    ),
     "barrier_journal_entries": Metric("Number of the journal's last entry."),
     "barrier_source_lag_offsets": Metric(
-        "Offsets from the end of the last settled micro-batch to the topic's last stable offset.", ("location", "topic")
+        "Number of offsets from the end of the last settled micro-batch to the topic's last stable offset.",
+        ("location", "topic"),
     ),
-    "barrier_brokers_reachable": Metric("1 if the brokers answered.", ("servers",)),
-    "barrier_open_transactions": Metric("Open transactions on the brokers by verdict.", ("servers", "verdict")),
+    "barrier_brokers_reachable": Metric("1 if the brokers answered, otherwise 0.", ("servers",)),
+    "barrier_open_transactions": Metric(
+        "Number of open transactions on the brokers, by verdict.", ("servers", "verdict")
+    ),
     "barrier_stable_offset_lag": Metric(
-        "Offsets from the last stable offset to the high watermark of a partition whose consumers are blocked.",
+        "Number of offsets from the last stable offset to the high watermark of a partition whose consumers are blocked.",
         ("servers", "topic", "partition"),
     ),
-    "barrier_stable_offset": Metric("The last stable offset of such a partition.", ("servers", "topic", "partition")),
+    "barrier_stable_offset": Metric(
+        "Last stable offset of a partition whose consumers are blocked.", ("servers", "topic", "partition")
+    ),
 }
-"""All metrics, by name."""
+"""The definitions of all metrics, by name."""
 
 
 def samples(queries: Sequence[QueryFacts], clusters: Sequence[ClusterFacts], now: float) -> Iterator[Sample]:
-    """Return the values of all metrics, at a time in seconds since the epoch."""
+    """Yield the values of all metrics; `now` is the present time, in seconds since 1970."""
     for query in queries:
         yield Sample("barrier_last_look_timestamp_seconds", query.looked, (query.path,))
         if not query.looked:
@@ -115,7 +130,7 @@ def _of_query(query: QueryFacts, now: float) -> Iterator[Any]:
     ledger = query.ledger
     for state in QueryState:
         yield "query_state", float(query.state is state), state.name.lower()
-    if ledger.restoring is None:  # afterwards they are those of the origin: an increase would count all of them
+    if ledger.restoring is None:  # else they jump to the origin's counts later, which looks like an increase
         yield from _counters(ledger)
     last = newest_completed(ledger)
     if last is not None:

@@ -1,4 +1,4 @@
-"""The socket of the page."""
+"""The socket on which the page listens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["listening"]
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that listens."""
+    """Yield a socket that listens at an address. If the address can't be used, raise `OptionError`."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         found = socket.create_server((host, port), family=family)

@@ -1,4 +1,4 @@
-"""Threads that look at journals, one for each, and at brokers, and keep what they saw last: who is away delays no other."""
+"""Threads that read journals, ask brokers and keep the newest facts. A store that is down delays only its own query."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ log = logging.getLogger(__name__)
 
 JOURNAL_SECONDS = 1.0
 BROKER_SECONDS = 10.0
-"""From one look to the next."""
+"""Seconds between two reads of a journal, and between two requests to the brokers."""
 
 LOCATIONS_PER_SECOND = 30
-"""With more of them, each is looked at less often."""
+"""The maximum number of journals that are read per second. If there are more locations, each is read less often."""
 
 FIRST_SECONDS = 5.0
-"""How long the first looks are waited for: a store that does not answer keeps no other query from being seen."""
+"""How many seconds to wait for the first reads. Then the page is shown, even if a store has not answered."""
 
-NOT_YET = "It was not read yet: its store has not answered."
+NOT_YET = "The location was not read yet, because its store has not answered."
 
 
 class Watcher:
-    """The facts about some queries and their clusters. A context manager: its threads run inside.
+    """The newest facts about queries and their clusters. A context manager: the threads that read them run in its block.
 
     Parameters
     ----------
     locations : Sequence[str]
+        The checkpoint locations of the queries.
     servers : str, optional
-        The brokers to ask, instead of those of the queries' sinks.
+        The brokers to ask. The default is the brokers that the queries' sinks write to.
     given : Mapping[str, str], optional
-        Options of the sinks that the journals do not keep.
+        Options of the sinks that the journals do not contain, such as secrets.
     brokers : bool
-        Whether brokers are asked at all.
+        Whether to ask brokers.
 
     Raises
     ------
     OptionError, LocationError
-        A location whose path nothing can be read from.
+        A path contains secrets that the page would show, or no checkpoint location can be opened there.
     """
 
     def __init__(
@@ -77,26 +78,26 @@ class Watcher:
 
     @property
     def queries(self) -> Sequence[QueryFacts]:
-        """The queries, in the order of their locations."""
+        """The facts of the queries, in the order of their locations."""
         return tuple(self._queries.values())
 
     @property
     def clusters(self) -> Sequence[ClusterFacts]:
-        """The clusters that were asked last."""
+        """The facts of the clusters, from the last time that their brokers were asked."""
         return self._clusters or ()
 
     @property
     def has_asked(self) -> bool:
-        """Whether the first look at brokers is over, or none is wanted."""
+        """Whether the brokers were asked at least once, or are not to be asked."""
         return self._clusters is not None
 
     @property
     def version(self) -> int:
-        """A number that grows with everything new."""
+        """A number that increases with every change of the facts."""
         return self._version
 
     def look_at_journal(self, path: str) -> None:
-        """Look at a location now."""
+        """Read the journal of a location now, and store its facts."""
         seen = look_at_query(self._locations[path], self._journals[path])
         with self._changed:
             known, self._queries[path] = self._queries[path], seen
@@ -104,7 +105,7 @@ class Watcher:
                 self._tell()
 
     def look_at_brokers(self) -> None:
-        """Ask the brokers now."""
+        """Ask the brokers now, and store their facts."""
         seen = tuple(look_at_clusters(self.queries, self._servers, self._given))
         with self._changed:
             self._clusters = seen
@@ -131,12 +132,12 @@ class Watcher:
             try:
                 look()
             except Exception:
-                log.exception("an update failed; the next one follows")
+                log.exception("an update failed, and will be tried again")
             self._over.wait(seconds)
 
 
 def location_of(path: str) -> CheckpointLocation:
-    """Return a location that may be shown."""
+    """Return the location at a path. If the page must not show the path, raise `OptionError`."""
     shown = path.encode("utf-8", "replace").decode()
     if shown != path or urlsplit(path).username is not None or (":" in path and "?" in path):
         raise OptionError(
@@ -144,6 +145,6 @@ def location_of(path: str) -> CheckpointLocation:
             owner="barrier serve",
             option="LOCATION",
             value="(hidden)",
-            expectation="a path in UTF-8 without user, password or query: the page would show them",
+            expectation="a path in UTF-8 without user, password or query, because the page would show them",
         )
     return CheckpointLocation(path)

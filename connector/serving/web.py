@@ -1,4 +1,4 @@
-"""The page: an application that answers GET only, and changes nothing."""
+"""The web page: an application that answers only GET requests, and changes nothing."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ __all__ = ["application"]
 
 PAGES = Path(__file__).with_name("pages")
 BEAT_SECONDS = 15.0
-"""A stream of events sends a comment at least this often, so that no proxy takes it for dead."""
+"""An event stream sends a comment after this many seconds without an event, so that no proxy closes it."""
 
 LOOK_SECONDS = 0.5
-"""From one look for news to the next."""
+"""Seconds between two checks whether the facts have changed."""
 
 SHOWN_CHECKPOINTS = 100
 REWOUND = {False: "Started", True: "Rewound, and started"}
 WELL = (QueryState.EMPTY, QueryState.RUNNING, QueryState.STOPPED, QueryState.STOPPING, QueryState.MOVED)
-"""No one has to act. The other states need someone, but `UNSEEN`: of it nothing is known."""
+"""The states in which no one has to act. `UNSEEN` is not among them, because such a query's driver can't be seen."""
 
 
 def application(
     watcher: Watcher, token: str = "", *, metrics: bool = True, is_over: Callable[[], bool] = lambda: False
 ) -> Starlette:
-    """Return the application."""
+    """Return the web application; its event streams end when `is_over` returns True."""
     page = Page(watcher, metrics=metrics, is_over=is_over)
     routes = [
         Route("/", page.overview),
@@ -67,13 +67,16 @@ def application(
 
 
 class Page:
-    """The answers.
+    """The handlers of requests to the page.
 
     Parameters
     ----------
     watcher : Watcher
+        The source of the facts to show.
     metrics : bool
+        Whether to serve ``/metrics``.
     is_over : Callable[[], bool]
+        Returns whether the server is ending. Then event streams end as well.
     """
 
     def __init__(self, watcher: Watcher, *, metrics: bool, is_over: Callable[[], bool]) -> None:
@@ -96,7 +99,7 @@ class Page:
         self._registry: Any = _registry(watcher) if metrics else None
 
     def overview(self, request: Request) -> Response:
-        """Answer with all queries, a row each."""
+        """Answer with a table of all queries."""
         now = time.time()
         rows = [self._row(number, each, now) for number, each in enumerate(self._watcher.queries)]
         return self._answer("overview.html", title="Queries", rows=rows, clusters=self._watcher.clusters)
@@ -176,7 +179,7 @@ class Page:
         )
 
     def health(self, request: Request) -> Response:
-        """Answer that the page is there; it says nothing of the queries."""
+        """Answer ``ok`` as long as the server runs, whatever the states of the queries are."""
         return PlainTextResponse("ok\n")
 
     def metrics(self, request: Request) -> Response:
@@ -187,13 +190,13 @@ class Page:
         return Response(encode(self._registry), media_type=kind)
 
     async def events(self, request: Request) -> Response:
-        """Answer with an event whenever there is something new, for as long as the reader stays."""
+        """Answer with a stream that has an event for each change of the facts, until the client disconnects."""
 
         async def news() -> AsyncIterator[str]:
             version, said = self._watcher.version, time.monotonic()
             yield f"retry: 3000\ndata: {version}\n\n"
             while not (self._is_over() or await request.is_disconnected()):
-                await anyio.sleep(LOOK_SECONDS)  # a thread for each reader would be one that pages lack
+                await anyio.sleep(LOOK_SECONDS)  # no thread per client: pages need the threads
                 if self._watcher.version != version:
                     version, said = self._watcher.version, time.monotonic()
                     yield f"data: {version}\n\n"
@@ -204,9 +207,9 @@ class Page:
         return StreamingResponse(news(), media_type="text/event-stream")
 
     async def missing(self, request: Request, error: Exception) -> Response:
-        """Answer that there is no such page."""
+        """Answer that the requested page does not exist."""
         assert isinstance(error, HTTPException)
-        return self._answer("missing.html", error.status_code, title="Not here", sentence=error.detail)
+        return self._answer("missing.html", error.status_code, title="Not found", sentence=error.detail)
 
     def _query(self, request: Request) -> tuple[int, QueryFacts]:
         for number, query in enumerate(self._watcher.queries):
@@ -226,7 +229,7 @@ class Page:
 
 
 def age_text(seconds: float | None) -> str:
-    """Format an age in the largest unit that fits; a dash if there is none."""
+    """Format an age in seconds with the largest unit that fits; return a dash for None."""
     if seconds is None:
         return "-"
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
@@ -245,7 +248,7 @@ def _line(found: CheckpointHistory) -> dict[str, Any]:
 
 
 def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tuple[int, str]]:
-    """Return failures and restarts, a sentence each, the newest first."""
+    """Return each failure and restart as a time (milliseconds since 1970) and a sentence, the newest first."""
     said = [
         (
             each.time,
@@ -257,7 +260,7 @@ def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tu
     said += [
         (
             each.time,
-            f"{REWOUND[each.rewound]} again by {each.by}, number {each.number}, after {each.delay:g} s: {each.reason}",
+            f"{REWOUND[each.rewound]} again by {each.by} (restart {each.number}), after {each.delay:g} s: {each.reason}",
         )
         for each in query.ledger.restarts
     ]
@@ -265,13 +268,13 @@ def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tu
 
 
 def _options(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the sink's options as a journal has recorded them: a forged one may hold what ours never do."""
+    """Return the sink's options from the journal. Hide secrets: our journals contain none, but a forged one may."""
     recorded = sorted(dict(run.setup.get("options", {})).items())
     return [(key, HIDDEN if is_secret(key, value) or "authorization" in key else value) for key, value in recorded]
 
 
 def _tone(query: QueryFacts) -> str:
-    """Return the class of a query's state. No one has to act if a driver is gone and has left nothing: availableNow."""
+    """Return a state's CSS class. If a driver is gone but left nothing open (as with availableNow), no one has to act."""
     left = query.ledger.undecided() or query.ledger.unsettled()
     if query.state is QueryState.UNSEEN or not query.looked:
         return ""
@@ -279,7 +282,7 @@ def _tone(query: QueryFacts) -> str:
 
 
 def _done(query: QueryFacts) -> list[tuple[str, int]]:
-    """Return what was done to keep every row, if anything was."""
+    """Return the number of repaired parts and the number of rewinds, with their names. Leave out zeros."""
     totals = query.ledger.totals
     found = [("parts written again", totals.get("repaired", 0)), ("rewinds", totals.get("rewound", 0))]
     return [(what, number) for what, number in found if number]

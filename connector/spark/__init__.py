@@ -1,1 +1,1 @@
-"""The only code that knows Spark."""
+"""The code that Spark calls, and the code that uses Spark's internal names."""

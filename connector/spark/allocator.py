@@ -1,4 +1,4 @@
-"""The C library's memory in the workers that Spark keeps: what is free goes back to the system."""
+"""Settings of the C library's allocator, so that workers that Spark reuses return free memory to the system."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Final
 __all__ = ["THRESHOLD_BYTES", "return_free_memory"]
 
 THRESHOLD_BYTES: Final = 128 << 10
-"""glibc's ``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` as they are before the first large block is freed."""
+"""The initial values of glibc's ``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD``, before glibc raises them."""
 
 _TRIM: Final = -1
-"""``M_TRIM_THRESHOLD`` of malloc.h."""
+"""The constant ``M_TRIM_THRESHOLD`` of malloc.h."""
 
 _OWN_SETTINGS: Final = ("MALLOC_", "GLIBC_TUNABLES")
-"""Environment variables by which a user sets the allocator."""
+"""The beginnings of the names of environment variables with which users configure the allocator."""
 
 
 @lru_cache(1)
 def return_free_memory() -> bool:
-    """Keep glibc from raising its thresholds; return whether that was done. *Workers, once per process.*
+    """Keep glibc from raising its thresholds; return whether this succeeded. *Workers, once per process.*
 
-    The first freed buffer of a megabyte teaches glibc to take all later ones of that size from its heaps, between small
-    blocks that stay: each task's threads leave other holes, and a worker that is kept for a day grows by 10 to 80 kB a task.
-    With the threshold fixed, large buffers are mapped and unmapped by themselves: the worker stays at the size that it had
-    after its first tasks, a sixth smaller, at the same speed.
+    When the first buffer of a megabyte is freed, glibc raises its thresholds. It then takes later buffers of this size from
+    its heaps, between small blocks that stay allocated. The threads of each task leave other holes in the heaps, so a worker
+    that is reused for a day grows by 10 to 80 kB per task. With fixed thresholds, glibc maps and unmaps each large buffer
+    separately. The worker then keeps the size that it had after its first tasks, and is a sixth smaller at the same speed.
 
-    Nothing is done without glibc, or if the user's environment sets the allocator.
+    If the C library is not glibc, or if the user's environment configures the allocator, change nothing.
     """
     if not sys.platform.startswith("linux") or _is_set(os.environ):
         return False

@@ -1,7 +1,7 @@
-"""A sink under ``df.write``: each write is a version of an application, written once however often it is tried.
+"""The writer of a sink under ``df.write``. Each write is a version of an application, and repeating it writes nothing twice.
 
-Spark calls `writer` once, in a planning worker; tasks and the commit worker get pickled copies of what it returned. So
-commit and abort know the plan, and what planning did is not done again.
+Spark calls `writer` once, in a planning worker. Tasks and the commit worker get pickled copies of the returned writer. So
+commit and abort know the plan, and do not plan again.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ WHOSE = "batch-writer.json"
 
 
 class HostedBatchWriter(DataSourceArrowWriter):
-    """A sink under ``df.write``. Pickled with the plan.
+    """The writer of a sink under ``df.write``. It is pickled together with its plan.
 
     Parameters
     ----------
     sink : HostedSink
-        With the options ``checkpointLocation`` (of the batch writes alone), ``txnAppId`` and ``txnVersion``.
+        The sink. Its options include ``txnAppId``, ``txnVersion`` and a ``checkpointLocation`` that only these writes use.
 
     Raises
     ------
     OptionError
-        One of them is missing.
+        ``MISSING_OPTION``: ``txnAppId`` or ``txnVersion`` is missing.
     """
 
     def __init__(self, sink: HostedSink) -> None:
@@ -65,7 +65,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
-        """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
+        """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning worker.*"""
         if overwrite:
             self._sink.refuse_overwrite('mode("overwrite")', 'mode("append")')
         with self._sink.coordinator(self._view()) as coordinator:
@@ -78,7 +78,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Decide, then commit. *Called on the driver, in the commit worker.*"""
+        """Journal the decision to commit the version, then commit its rows. *Called on the driver, in the commit worker.*"""
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
         with self._sink.coordinator(self._view()) as coordinator:
@@ -87,7 +87,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Give the write up. *Called on the driver, in the commit worker, after a failure.*"""
+        """Abort the write. *Called on the driver, in the commit worker, after a failure.*"""
         with self._sink.coordinator(self._view()) as coordinator:
             coordinator.abort(acknowledgements(messages), self._version)
 
@@ -97,12 +97,12 @@ class HostedBatchWriter(DataSourceArrowWriter):
         return self._plan
 
     def _view(self) -> QueryView:
-        """Return the view that stands for Spark's logs: a version is a batch, and versions may be left out."""
+        """Return a view that replaces Spark's logs: each version counts as a micro-batch, and version numbers may have gaps."""
         line = SourceLine(canonical({"txnAppId": self._app, "txnVersion": self._version}))
         return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
 
     def _writer_id(self) -> str:
-        """Return the identity of the application at this location; its first write makes it."""
+        """Return the id of the application at this location. The application's first write creates the id."""
         path, files = self._sink.location.path, self._sink.location.files
         if files.exists("metadata"):
             raise LocationError(

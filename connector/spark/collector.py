@@ -1,8 +1,9 @@
-"""Python's cyclic garbage collector in the workers that Spark starts: patient while we work, and blind to what was imported.
+"""Settings of Python's cyclic garbage collector in Spark's workers, so that it runs rarely and ignores imported modules.
 
-Each delivered message is an object that the collector knows, so at its usual pace it walks tens of thousands of live ones
-again and again; and PySpark's daemon calls ``gc.collect()`` after every task and every planning or commit call, over a heap
-of modules. Both together took 40 % of the Python workers' time, and most of a small micro-batch's.
+The collector tracks each delivered message. With its default thresholds, it scans tens of thousands of live messages again
+and again. In addition, PySpark's daemon calls ``gc.collect()`` after every task and every planning or commit call, which scans
+the objects of all imported modules. Together, this took 40 % of the Python workers' time, and most of the time of a small
+micro-batch.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from connector.spark.allocator import return_free_memory
 __all__ = ["PATIENCE", "collector_patient"]
 
 PATIENCE: Final = 500_000
-"""Tracked objects, made and not yet freed, at which the collector looks.
+"""The number of tracked objects, created and not yet freed, at which the collector runs.
 
-Rows, batches and transactions make no cycles: reference counts free them, and this number is never reached. A user's sink
-that does make cycles leaves at most that many of them uncollected.
+Rows, batches and transactions contain no cycles, so reference counting frees them, and this number is never reached. If a
+user's sink creates cycles, at most this many objects stay uncollected.
 """
 
 _modules = 0
-"""Modules that were imported when the heap was frozen."""
+"""The number of imported modules when live objects were last frozen."""
 
 
 @contextmanager
 def collector_patient() -> Iterator[None]:
-    """Let the collector look seldom in a block of code in a worker, and leave its settings as they were.
+    """Run a block of code in a worker while the collector runs rarely; then restore the collector's settings.
 
-    The user's code in the same process (UDFs that come to a worker that Spark reuses) runs outside of such blocks. If
-    modules were imported since the last block, everything alive is taken out of later collections (`gc.freeze`). The daemon
-    has collected before the task began, so little garbage is frozen with it, and only as often as modules are imported.
+    The user's code in the same process (UDFs in a worker that Spark reuses) runs outside of such blocks. If modules were
+    imported since the last block, all live objects are excluded from later collections (`gc.freeze`). This freezes little
+    garbage, because the daemon has run a collection before the task, and because new imports are rare.
 
-    The C library's allocator is set as well, for good (`return_free_memory`).
+    The C library's allocator is also configured, permanently (`return_free_memory`).
     """
     global _modules
     return_free_memory()
     before = gc.get_threshold()
-    if before[0]:  # else it is off, by the user's will
+    if before[0]:  # 0 means that the user has switched the collector off
         gc.set_threshold(max(PATIENCE, before[0]), *before[1:])
     try:
         yield

@@ -1,4 +1,4 @@
-"""The checks that a rewind is alone on its location: no query runs, and no other rewind."""
+"""The checks that neither a query nor another rewind is using a location that a rewind is about to change."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ log = logging.getLogger(__name__)
 
 
 class QueryRunsError(FencedError):
-    """The query runs, or its driver can't be seen from here."""
+    """The query's driver is running, or this process can't see whether it is."""
 
 
 def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
-    """Return why the query may be running, as far as its driver's process shows; None if it is not."""
+    """Return an error if the query's driver may be running; else None.
+
+    If `stopped`, the operator confirms that the query has stopped. Then only a driver that still holds the query's state is an
+    error.
+    """
     alive = is_alive(run.process)
     driver = process_text(run.process)
     if alive and stopped and location.files.exists("state"):
@@ -36,9 +40,10 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
 
 
 def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] = ()) -> FencedError | None:
-    """Return which earlier driver lives here and has not ended its run; None if none does.
+    """Return an error if the driver of an earlier run is alive on this machine and has not ended its run; else None.
 
-    It may stand still, and not know that it was superseded: after a rewind its next write into Spark's logs would tear them.
+    Such a driver may be paused, and may not know that it was superseded. If it wrote to Spark's logs after a rewind, they would
+    be damaged.
     """
     for _, run in sorted(ledger.runs.items()):
         is_other = run.process != newest.process and run.driver not in stopped
@@ -48,7 +53,7 @@ def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] 
 
 
 def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
-    """Return why the rewind that was begun may still be running; None if it is not."""
+    """Return an error if the process of a started rewind may still be running; else None."""
     process = rewind.request.get("process", {})
     alive = False if process == this_process() else is_alive(process)
     if alive:
@@ -62,7 +67,15 @@ def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
 
 @contextmanager
 def exclusive_access(location: CheckpointLocation) -> Iterator[None]:
-    """Keep other rewinds out: they would delete files under the query that is started after the first."""
+    """Lock a location while a block runs, so that no other command changes it.
+
+    Otherwise, a second rewind could delete the files of a query that was started after the first rewind.
+
+    Raises
+    ------
+    FencedError
+        ``LOCATION_BUSY``: another command holds the lock.
+    """
     if not location.is_local:
         log.warning("%s can't be locked: make sure that no other command changes it", location.path)
         yield

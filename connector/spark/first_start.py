@@ -1,12 +1,12 @@
-"""Temporary files of a first micro-batch, left by a driver that was killed: with them Spark starts no query at the location.
+"""Deletion of temporary files that a killed driver left from its first micro-batch. Spark refuses to start beside them.
 
 Spark writes ``offsets/0`` as ``offsets/.0.UUID.tmp`` and renames it. A driver that dies in between leaves the temporary file.
-Before its first micro-batch, Spark wants ``offsets``, ``commits`` and ``state`` empty, and counts temporary files
-(STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). Spark planned nothing from such a file, so no row was read: deleting it is exact.
-Later micro-batches and Spark's other logs ignore temporary files.
+Before its first micro-batch, Spark requires that ``offsets``, ``commits`` and ``state`` contain no files, not even temporary
+ones (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). Spark has planned nothing from such a file, so no row was read, and it is
+safe to delete the file. Later micro-batches and Spark's other logs ignore temporary files.
 
-A temporary file has no owner's name, and the journal has no run yet. So `start()` records its driver's process first, in
-``barrier/starts``: a file that a driver writes is always younger than its record.
+A temporary file does not name its owner, and the journal has no run yet. So `start()` first records its driver's process in
+``barrier/starts``. Every file that a driver writes is therefore newer than the driver's record.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 STARTS: Final = "barrier/starts"
 
 CHECKED: Final = ("offsets", "commits")
-"""Logs that Spark wants empty. It writes no state before ``offsets/0`` is there."""
+"""Logs that must be empty before the first micro-batch. Spark writes no state before ``offsets/0`` exists."""
 
 _TEMPORARY = re.compile(r"\.+\d+\.[^.]+\.tmp(\.crc)?")
-"""``.0.UUID.tmp``, and Hadoop's checksum of it."""
+"""Matches ``.0.UUID.tmp``, and the name of Hadoop's checksum file for it."""
 
 
 def left(location: CheckpointLocation) -> Sequence[str]:
-    """Return the temporary files of a first micro-batch; none if Spark has begun one."""
+    """Return the temporary files of a first micro-batch; none if Spark has already started the first micro-batch."""
     found = {log: location.files.names(log) for log in CHECKED}
     if any(name.isdigit() for names in found.values() for name in names):
         return []
@@ -47,20 +47,20 @@ def left(location: CheckpointLocation) -> Sequence[str]:
 
 
 def has_begun(location: CheckpointLocation) -> bool:
-    """Return whether Spark has begun a query here, and written at least a part of its first micro-batch."""
+    """Return whether Spark has started a query here: at least a temporary file of its first micro-batch exists."""
     return newest(location, "offsets") >= 0 or bool(left(location))
 
 
 def record_start(location: CheckpointLocation, process: Mapping[str, Any]) -> None:
-    """Record the process that is about to let Spark start a query here. Can be repeated."""
+    """Record the process that is about to start a query here. The call can be repeated."""
     if location.is_local:
-        make_folders(location.path, private=False)  # as Spark would; only `barrier` is closed to others
+        make_folders(location.path, private=False)  # with the rights that Spark would set; only `barrier` is private
     data = json.dumps(process, sort_keys=True).encode()
     location.files.create(record_name(data), data)
 
 
 def _start(location: CheckpointLocation, record: str) -> dict[str, Any]:
-    """Return the process of a record; nothing of it if the file is not the one that has its name."""
+    """Return the process in a record; empty if the record's name does not match its contents."""
     data = read_file(location.files, record)
     if record_name(data) != record:
         return {}
@@ -69,14 +69,22 @@ def _start(location: CheckpointLocation, record: str) -> dict[str, Any]:
 
 
 def record_name(data: bytes) -> str:
-    """Return the name of a record of a start: it is made of its contents."""
+    """Return the file name for a record of a start, which is computed from the record's contents."""
     return f"{STARTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 
 def clean(
     location: CheckpointLocation, is_alive: Callable[[Mapping[str, Any]], bool | None], stopped: bool = False
 ) -> Sequence[str]:
-    """Delete what dead drivers have left of a first micro-batch; return the deleted files. Can be repeated."""
+    """Delete the temporary files of a first micro-batch that dead drivers have left; return the deleted files.
+
+    The call can be repeated. If `stopped`, the operator confirms that all these drivers are dead.
+
+    Raises
+    ------
+    FencedError
+        ``FIRST_START_LEFT``: a driver that may have written the files is alive, or can't be seen from here.
+    """
     files = left(location)
     if not files:
         return []
@@ -95,6 +103,8 @@ def clean(
     location.files.delete(files)
     location.files.delete(records)  # last: without them it is unknown whose files these were
     log.warning(
-        "%s: deleted %s, temporary files of a first micro-batch that Spark never began", location.path, ", ".join(files)
+        "%s: deleted %s, temporary files of a first micro-batch that Spark never started",
+        location.path,
+        ", ".join(files),
     )
     return files

@@ -1,7 +1,7 @@
-"""The data source through which Spark reaches a `TwoPhaseCommitSink`, and its writer for streams.
+"""The data source through which Spark uses a `TwoPhaseCommitSink`, and the writer for streams.
 
-`streamWriter` is called in the planning worker, where recovery and sweep run, and again in the commit worker before
-every commit and abort, where they never do; constructors do nothing. See `connector.spark.internals.phase`.
+Spark calls `streamWriter` in the planning worker, and again in the commit worker before every commit and abort. Recovery and
+sweep run only in the planning worker (see `connector.spark.internals.phase`). Constructors change nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["HostedSinkDataSource", "HostedStreamWriter", "data_source_for"]
 
 
 class HostedSinkDataSource(DataSource):
-    """The data source through which Spark reaches a sink."""
+    """The data source through which Spark uses a sink."""
 
     format: ClassVar[str]
-    """Subclasses set it."""
+    """The name of the format, which each subclass sets."""
 
     sink: ClassVar[SinkType | None] = None
-    """A sink of the user's own, which travels with the class. Any other is found by the format when it is used."""
+    """A user's own sink, which is pickled with this class. If None, the sink is looked up by `format` when it is needed."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,7 +45,7 @@ class HostedSinkDataSource(DataSource):
 
     @classmethod
     def sink_type(cls) -> SinkType:
-        """Return the sink. A format can be listed without it, so without its clients."""
+        """Return the sink's class. It is imported only here, so that formats can be listed without the sinks' clients."""
         return cls.sink or find_sink(cls.format)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:
@@ -58,7 +58,7 @@ class HostedSinkDataSource(DataSource):
         except (OptionError, StoreError) as problem:
             raise problem.with_traceback(
                 None
-            ) from None  # people read it among Spark's own lines: the sentence is enough
+            ) from None  # people read the message among Spark's own lines, so it needs no traceback
         return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> HostedBatchWriter:
@@ -72,14 +72,14 @@ class HostedSinkDataSource(DataSource):
 
 
 def data_source_for(sink: SinkType) -> type[HostedSinkDataSource]:
-    """Make the data source class of a sink, for ``spark.dataSource.register``."""
+    """Return the data source class of a sink, for ``spark.dataSource.register``."""
     remember_sink(sink)
     body = {"format": sink.name(), "sink": sink, "__module__": sink.__module__}
     return type(f"{sink.__name__}DataSource", (HostedSinkDataSource,), body)
 
 
 class HostedStreamWriter(DataSourceStreamArrowWriter):
-    """A sink under ``writeStream``. Pickled to executors with the plan."""
+    """The writer of a sink under ``writeStream``. It is pickled to the executors together with its plan."""
 
     def __init__(self, sink: HostedSink) -> None:
         self._sink = sink
@@ -87,7 +87,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
-        """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
+        """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning worker.*"""
         try:
             self._sink.refuse_stream(overwrite)
             with self._sink.coordinator(spark_view(self._sink.location)) as coordinator:
@@ -98,7 +98,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             raise
 
     def _is_first(self) -> bool:
-        """Return whether no run has begun here: Spark has recorded where the query begins, and nothing else."""
+        """Return whether no run has started here yet, and Spark's offset log contains only ``offsets/0``."""
         location = self._sink.location
         try:
             offsets = [name for name in location.files.names("offsets") if name.isdigit()]
@@ -107,7 +107,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             return False
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write and prepare, or discard, as the plan says. *Called on an executor, once per task.*"""
+        """Write and prepare a task's rows, or discard them, as the plan says. *Called on an executor, once per task.*"""
         plan = self._plan
         query, batch, partition, attempt = internals.task_batch()
         if plan is None or (plan.queryId, plan.batch) != (query, batch):
@@ -121,22 +121,26 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Decide, then commit. *Called on the driver, once per micro-batch, in the commit worker.*"""
+        """Write the micro-batch into the journal. *Called on the driver, once per micro-batch, in the commit worker.*
+
+        If the micro-batch closes a checkpoint, commit the checkpoint.
+        """
         view = spark_view(self._sink.location, batchId)
         with self._sink.coordinator(view) as coordinator:
             coordinator.commit(acknowledgements(messages), batchId)
 
     @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Give the micro-batch up unless the journal has it. *Called on the driver, after a failure or a stop.*"""
+        """Abort the micro-batch, unless the journal has it. *Called on the driver, after a failure or a stop.*"""
         with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:
             coordinator.abort(acknowledgements(messages), batchId)
 
 
 def _with_the_start(problem: TwoPhaseCommitError, path: str) -> TwoPhaseCommitError:
-    """Add what Spark had recorded before it called the sink, and how to find the mistake earlier.
+    """Return the error with a note: Spark has already written ``offsets/0``, and ``start()`` can report such errors earlier.
 
-    ``offsets/0`` stays: with ``startingOffsets=latest`` the rows that came since would be left out without it.
+    ``offsets/0`` is not deleted. Otherwise, with ``startingOffsets=latest``, the next start would skip the rows that arrived in
+    the meantime.
     """
     return problem.with_note(
         f"Nothing was written. Spark has already recorded in {path}/offsets/0 where the query begins. To change the source's "

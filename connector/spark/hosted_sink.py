@@ -1,4 +1,4 @@
-"""A `TwoPhaseCommitSink` in Spark's processes: the sink's half on executors, the coordinator on the driver."""
+"""A `TwoPhaseCommitSink` in Spark's processes: the sink writes on the executors, the coordinator runs on the driver."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """A task's acknowledgement as Spark carries it, and the streaming query in whose ``foreachBatch`` it ran, if any."""
+    """A task's acknowledgement as a commit message, with the id of the streaming query if the task ran in ``foreachBatch``."""
 
     acknowledgement: Acknowledgement
     query: str = ""
 
 
 def acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Acknowledgement | None]:
-    """Return the tasks' acknowledgements; None for those that did not finish."""
+    """Return the tasks' acknowledgements; None for each task that did not finish."""
     return [message.acknowledgement if isinstance(message, TaskMessage) else None for message in messages]
 
 
 NO_QUERY = "00000000-0000-0000-0000-000000000000"
-"""A placeholder for the query's id, which Spark makes after the checks of ``start()``."""
+"""A placeholder for the query's id, which Spark creates only after the checks of ``start()``."""
 
 
 def _log_findings(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, secrets: Sequence[str]) -> None:
@@ -76,30 +76,32 @@ def _log_findings(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, secret
 
 @lru_cache(maxsize=8)
 def _journal(location: tuple[tuple[str, str], ...], thread: int) -> Journal:
-    """Return a thread's journal of a location: a worker that Spark reuses reads what came since its last micro-batch."""
+    """Return a location's journal, cached per thread, so that a reused worker reads only the entries that are new to it."""
     return CheckpointLocation.from_options(dict(location)).journal()
 
 
 STARTED_AFTER = "startedAfter"
-"""An option that ``start()`` adds: the journal's last entry at that moment."""
+"""An option that ``start()`` adds: the number of the journal's last entry when the query is started."""
 
 CHANGING = ("txncomparerows", "txnversion")
-"""Options that differ between two writes of one run."""
+"""Options that may differ between two writes of one run."""
 
 _ADDRESS_NOTHING: Final = frozenset(option.key.lower() for option in HOST_OPTIONS.options) - {"path"}
 
 
 class HostedSink:
-    """A sink with its options and its rows' schema. Pickled to executors; holds no client.
+    """A sink's class, its options, and the schema of its rows.
 
-    The sink is built again wherever it is needed.
+    It is pickled to the executors, so it holds no client. Each process builds the sink itself, when it needs the sink.
 
     Parameters
     ----------
     sink : type[TwoPhaseCommitSink]
+        The class of the sink.
     options : Options
-        As Spark passes them.
+        The options, as Spark passes them.
     schema : StructType
+        The schema of the rows.
     """
 
     def __init__(self, sink: SinkType, options: Options, schema: StructType) -> None:
@@ -122,12 +124,12 @@ class HostedSink:
         return self.location.journal().load().position
 
     def refuse_overwrite(self, how: str, instead: str) -> None:
-        """Refuse to replace what the sink has committed."""
+        """If the sink can't replace committed rows, raise `OptionError`: `how` is the user's setting, `instead` a valid one."""
         if not self.type.supportsOverwrite:
             raise OptionError("OUTPUT_MODE", sink=self.type.name(), mode=how, instead=instead, option="outputMode")
 
     def refuse_update(self) -> None:
-        """Refuse the output mode ``update``, which Spark offers no Python sink and names by "requirement failed: 2"."""
+        """Refuse the output mode ``update``, which Python sinks can't have. Spark says only "requirement failed: 2"."""
         instead = 'outputMode("append"), with a watermark if the query aggregates'
         raise OptionError(
             "OUTPUT_MODE", sink=self.type.name(), mode='outputMode("update")', instead=instead, option="outputMode"
@@ -149,9 +151,9 @@ class HostedSink:
                 )
 
     def check_start(self, overwrite: bool, lines: Sequence[SourceLine] = ()) -> None:
-        """Refuse settings that no micro-batch could work with; change nothing. *User's program, before the query starts.*
+        """Refuse settings with which every micro-batch would fail; change nothing. *User's program, before the query starts.*
 
-        At the first start at a location, log what may hurt later.
+        At the first start at a location, also log the sink's warnings and problems (`Examines.examine`).
         """
         self.refuse_stream(overwrite)
         self.location.check_writable()
@@ -173,7 +175,7 @@ class HostedSink:
     def coordinator(
         self, view: QueryView, driver: str | None = None, process: Mapping[str, Any] | None = None
     ) -> Iterator[CheckpointCoordinator]:
-        """Make a coordinator with a sink of its own, and close the sink in the end. Errors quote no secret of the options."""
+        """Yield a coordinator with its own sink, and close the sink at the end. Errors contain no secrets from the options."""
         with hiding(secrets_of(self.options)), self._coordinator(view, driver, process) as coordinator:
             yield coordinator
 
@@ -208,7 +210,7 @@ class HostedSink:
             sink.close()
 
     def own_options(self) -> Mapping[str, Any]:
-        """Return the host's own options, parsed."""
+        """Return the options that belong to this host and not to the sink (`HOST_OPTIONS`), parsed."""
         known = {option.key.lower() for option in HOST_OPTIONS.options}
         return HOST_OPTIONS.parse({key: value for key, value in self.options.items() if key in known})
 
@@ -223,7 +225,7 @@ class HostedSink:
         return own
 
     def build(self, prefix: str, **replaced: str) -> TwoPhaseCommitSink[Any, Any]:
-        """Build the sink, with this prefix and these options replaced."""
+        """Build the sink with this prefix as its ``transactionalIdPrefix``, and with these options replaced."""
         options = self.options.replaced(transactionalidprefix=prefix, **replaced)
         return self.type(options, internals.arrow_schema(self.schema))
 
@@ -232,16 +234,17 @@ class HostedSink:
         return {key: value for key, value in options if not (is_secret(key, value) or key in CHANGING)}
 
     def _setup(self) -> dict[str, Any]:
-        """Return what `connector.spark.recorded_sink` takes; secrets are left out, and commands are given them again.
+        """Return the sink's description for the journal, from which `connector.spark.recorded_sink` builds the sink.
 
-        The class is for people: commands find a sink by its format's name.
+        It contains the names of secret options, but not their values: users pass these to commands again. Commands look up the
+        sink by its format's name. The class is only for messages.
         """
         path = f"{self.type.__module__}:{self.type.__qualname__}"
         hidden = sorted(key for key, value in self.options.items() if is_secret(key, value))
         return {"class": path, "options": self._shown(), "schema": self.schema.jsonValue(), "hidden": hidden}
 
     def _digest(self, prefix: str) -> str:
-        """Return what makes two plannings the same run: options (but secrets, which may rotate) and schema."""
+        """Return a digest of a run's fixed settings: prefix, schema, and options without secrets and `CHANGING`."""
         text = canonical([self._shown(), prefix, self.schema.jsonValue()])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -256,7 +259,7 @@ class HostedSink:
         if bound and plan.writers is not None and partition >= plan.writers:
             raise mismatch(plan.batch, "writer tasks", plan.writers, f"{partition + 1} or more")
         drained = plan.drains(partition)
-        # a repair must be prepared, whatever deliveryGuarantee is by now
+        # a repair must be prepared, even if deliveryGuarantee has changed since
         replaced = {"deliveryguarantee": "exactly-once"} if plan.mode is Mode.REPAIR else {}
         with hiding(secrets_of(self.options)):
             sink = self.build(plan.prefix, **replaced)
@@ -268,7 +271,7 @@ class HostedSink:
 
 
 class _OpenPart:
-    """One part of a task: its rows so far, and the transaction that holds them; none if they are read only."""
+    """One part of a task: the digest of its rows so far, and their transaction, unless the rows are only read."""
 
     def __init__(self, sink: TwoPhaseCommitSink[Any, Any], plan: TaskPlan, context: TransactionContext) -> None:
         self._sink = sink
@@ -281,7 +284,7 @@ class _OpenPart:
         self._begun = self._prepared = False
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows, in a transaction that the first of them begins."""
+        """Add rows to the digest. Unless they are only read, write them in the transaction, which the first rows begin."""
         if not self._reads_only:
             if not self._begun:
                 self._transaction = self._sink.beginTransaction(self._context)
@@ -293,7 +296,7 @@ class _OpenPart:
             faults.reach("task.written")
 
     def prepare(self) -> Part:
-        """Check that a repair has the recorded rows, and prepare them."""
+        """Prepare the written rows, and return the part. In a repair, first check that the rows are the recorded ones."""
         partition, route = self._context.partitionId, self._context.route
         seen = self._digest
         part = Part(partition, None, seen.rows, seen.bytes, seen.hexadecimal(), route)
@@ -306,7 +309,7 @@ class _OpenPart:
         return part
 
     def give_up(self) -> None:
-        """Roll back what is not prepared."""
+        """Roll back the transaction, if it was begun but not prepared."""
         if self._begun and not self._prepared:
             self._sink.rollback(self._transaction)
 
@@ -319,7 +322,7 @@ def _write(
     attempt: int,
     drained: bool,
 ) -> list[Part]:
-    """Return a task's parts: one for each of the sink's routes, prepared, or read only."""
+    """Write and prepare a task's rows, or only read them; return one part for each route of the sink."""
     contexts = {
         route: TransactionContext(
             *(plan.identity, plan.batch, partition, attempt, plan.prefix, os.urandom(8).hex(), plan.token, route)
@@ -351,15 +354,15 @@ def _warm_up(sink: WarmsUp, contexts: Sequence[TransactionContext]) -> None:
 def _warming_up(
     sink: TwoPhaseCommitSink[Any, Any], contexts: Sequence[TransactionContext], likely: bool
 ) -> Iterator[None]:
-    """Let a thread warm the sink up while the task waits for its first row."""
+    """Warm up the sink in another thread, while the block waits for the task's first row."""
     if not likely or not isinstance(sink, WarmsUp):
         yield
         return
     warm: Future[Any] | None = None
     with ThreadPoolExecutor(1) as thread:
-        with suppress(RuntimeError):  # the limit of threads: then it begins cold
+        with suppress(RuntimeError):  # no more threads are allowed: no warm-up
             warm = thread.submit(_warm_up, sink, contexts)
         yield
     problem = warm.exception() if warm is not None else None
-    if problem is not None:  # as a rule, `beginTransaction` raises it as well
+    if problem is not None:  # usually, `beginTransaction` raises the same error
         log.info("the warm-up of partition %d failed: %s", contexts[0].partitionId, type(problem).__name__)

@@ -1,4 +1,4 @@
-"""Every internal name of Spark that this project relies on, in one place; each fails loudly when it is gone."""
+"""All internal names of Spark that this project uses. If a name is gone, a function fails, or returns that it is unknown."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ _COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 class Phase(enum.Enum):
-    """The worker process of Spark in which `streamWriter` is called."""
+    """The kinds of Python workers in which Spark calls `streamWriter`."""
 
     PLANNING = "planning"
     COMMIT = "commit"
 
 
 def phase() -> Phase:
-    """Return whether this is the planning worker or the commit worker, by the module in the call stack.
+    """Return whether this is the planning worker or the commit worker, by the modules in the call stack.
 
-    Both are reused by other queries, so nothing else distinguishes them.
+    Spark reuses both workers for other queries, so nothing else distinguishes them.
     """
     for name in _callers():
         if name == _PLANNING_MODULE:
@@ -78,7 +78,7 @@ def phase() -> Phase:
 
 
 def check_stream_limits() -> None:
-    """Check that Spark lets a Python source limit its micro-batches: with it, a barrier can stand between two of them."""
+    """Check that Spark lets a Python source limit its micro-batches, so that a micro-batch can end at a barrier."""
     try:
         import pyspark.sql.streaming.datasource
     except ImportError:
@@ -91,16 +91,16 @@ def check_stream_limits() -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return a schema as Arrow has it; timestamps with the time zone UTC."""
+    """Return the Arrow schema of a Spark schema; timestamps get the time zone UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # PySpark 4.1 has no other zone
+    return to_arrow_schema(schema)  # PySpark 4.1 always uses UTC
 
 
 def _callers() -> Iterator[str]:
-    """Names of the modules in the call stack, the innermost first."""
+    """Yield the names of the modules in the call stack, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
@@ -146,12 +146,12 @@ def checkpoint_location(query: StreamingQuery) -> str:
     except (AttributeError, TypeError) as problem:
         raise ProtocolError(
             "UNKNOWN_SPARK",
-            reason=f"it does not report the query's checkpoint location ({problem}); supervise(..., location=...) names it",
+            reason=f"it does not report the query's checkpoint location ({problem}); pass it with supervise(..., location=...)",
         ) from problem
 
 
 def driver_of(query: StreamingQuery) -> str | None:
-    """Return `driver_identity` of a query's driver, as its workers have it; None if unknown. *In the user's program.*"""
+    """Return the `driver_identity` that the workers of a query's driver have; None if unknown. *In the user's program.*"""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -161,7 +161,7 @@ def driver_of(query: StreamingQuery) -> str | None:
         jvm: Any = context._jvm
         folders = jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
         return ",".join(folder.getPath() for folder in folders)
-    except Exception:  # noqa: BLE001 - the JVM may be gone, or the name.
+    except Exception:  # noqa: BLE001 - the JVM or a name may be gone.
         return None
 
 
@@ -175,7 +175,7 @@ def driver_pid(session: SparkSession) -> int | None:
 
 
 def running_tasks() -> int | None:
-    """Return the number of running tasks of this program's application, of every query; None if unknown."""
+    """Return the number of running tasks of all queries in this program's application; None if unknown."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -184,12 +184,12 @@ def running_tasks() -> int | None:
             return None
         infos = context._jsc.sc().statusTracker().getExecutorInfos()
         return sum(int(info.numRunningTasks()) for info in infos)
-    except Exception:  # noqa: BLE001 - the JVM may be gone, or the name.
+    except Exception:  # noqa: BLE001 - the JVM or a name may be gone.
         return None
 
 
 def jvm_is_gone(problem: BaseException) -> bool:
-    """Return whether an error means that the driver's JVM does not answer any more."""
+    """Return whether an error means that the driver's JVM no longer answers."""
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
     seen: BaseException | None = problem
@@ -201,7 +201,7 @@ def jvm_is_gone(problem: BaseException) -> bool:
 
 
 def streaming_query(session: SparkSession) -> str:
-    """Return the id of the streaming query in whose ``foreachBatch`` the driver's thread is; empty outside of one."""
+    """Return the id of the streaming query whose ``foreachBatch`` this thread runs; empty outside of ``foreachBatch``."""
     return session.sparkContext.getLocalProperty(_QUERY_PROPERTY) or ""
 
 
@@ -212,12 +212,13 @@ class StreamWrite:
     Parameters
     ----------
     format : str
-        As the user wrote it.
+        The format's name, as the user wrote it.
     mode : str
-        Output mode, as Spark names it.
+        The output mode, as Spark names it.
     options : Mapping[str, str]
+        The options of the writer.
     schema : StructType
-        Of the rows.
+        The schema of the rows.
     """
 
     format: str
@@ -227,7 +228,7 @@ class StreamWrite:
 
 
 def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
-    """Return what a writer was given; None with Spark Connect. *In the user's program.*"""
+    """Return the settings of a `DataStreamWriter`; None with Spark Connect. *In the user's program.*"""
     written = getattr(writer, "_jwrite", None)
     if written is None:
         return None
@@ -247,12 +248,12 @@ def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
         return StreamWrite(str(value("source")), str(value("outputMode").toString()), options, writer._df.schema)
     except Exception as problem:
         raise ProtocolError(
-            "UNKNOWN_SPARK", reason=f"it does not report what a writer was given ({problem})"
+            "UNKNOWN_SPARK", reason=f"it does not report the settings of a DataStreamWriter ({problem})"
         ) from problem
 
 
 def stream_sources(writer: DataStreamWriter) -> Sequence[tuple[str, Mapping[str, str]]]:
-    """Return format and options of each stream that a writer's rows come from; none if unknown. *In the user's program.*"""
+    """Return the format and the options of each streaming source of a writer; empty if unknown. *In the user's program.*"""
     found = []
     try:
         leaves: Any = writer._df._jdf.queryExecution().analyzed().collectLeaves().iterator()
@@ -262,63 +263,64 @@ def stream_sources(writer: DataStreamWriter) -> Sequence[tuple[str, Mapping[str,
                 continue
             if leaf.nodeName() == "StreamingRelationV2":
                 found.append((str(leaf.sourceName()), dict(leaf.extraOptions().asCaseSensitiveMap())))
-            else:  # one of Spark's own, of the first version
+            else:  # a source of Spark's own, with the first source API
                 found.append((str(leaf.nodeName()), {}))
-    except Exception:  # noqa: BLE001 - Spark Connect, or the names.
+    except Exception:  # noqa: BLE001 - Spark Connect, or a name is gone.
         return []
     return found
 
 
 def setting(session: SparkSession, key: str) -> str | None:
-    """Return a session's setting for a key; None if it has none, or can't be read."""
+    """Return a session's setting for a key; None if the key is not set, or can't be read."""
     try:
         found = session.conf.get(key, None)
-    except Exception:  # noqa: BLE001 - the session may be gone, which `start` reports better
+    except Exception:  # noqa: BLE001 - the session may be gone; `start` reports that better
         return None
     return None if found is None else str(found)
 
 
 def knows_format(session: SparkSession, name: str) -> bool | None:
-    """Return whether Spark finds a Python data source in this session; None if unknown. *In the user's program.*"""
+    """Return whether this session finds a Python data source with this name; None if unknown. *In the user's program.*"""
     try:
         state: Any = session._jsparkSession.sessionState()
         return bool(state.dataSourceManager().dataSourceExists(name))
-    except Exception:  # noqa: BLE001 - Spark Connect, or the name.
+    except Exception:  # noqa: BLE001 - Spark Connect, or a name is gone.
         return None
 
 
 def cloned(session: SparkSession) -> Any:
-    """Return a JVM session with the same settings, views and functions, which changes apart from this one.
+    """Return a copy of the JVM session, with its settings, views and functions; later changes in one don't affect the other.
 
-    Spark runs each streaming query in one. A Python object of it would patch RDDs to use it.
+    Spark runs each streaming query in such a copy. Creating a Python `SparkSession` for the copy would patch RDDs to use it.
     """
     return session._jsparkSession.cloneSession()
 
 
 def worker_python(session: SparkSession) -> str | None:
-    """Return the program that Spark's Python workers run; None if unknown, or if Spark brings them packages by itself."""
+    """Return the Python program of Spark's workers; None if unknown, or if Spark itself ships packages to the workers."""
     try:
         context: Any = session.sparkContext
         return None if context._python_includes else str(context.pythonExec)
-    except Exception:  # noqa: BLE001 - Spark Connect, or the names.
+    except Exception:  # noqa: BLE001 - Spark Connect, or a name is gone.
         return None
 
 
 def finds_class(session: SparkSession, source: type[DataSource]) -> bool:
-    """Return whether Spark finds just this class, of an installed package, by its format; no if unknown. *User's program.*"""
+    """Return whether Spark finds this class, from an installed package, for its format; False if unknown. *User's program.*"""
     try:
         state: Any = session._jsparkSession.sessionState()
         known = state.dataSourceManager().lookupDataSource(source.name())
         pickled = bytes(known.dataSourceCls().command().unsafeArray())
         return source.__module__.encode() in pickled and source.__qualname__.encode() in pickled
-    except Exception:  # noqa: BLE001 - it finds none; Spark Connect, or the names.
+    except Exception:  # noqa: BLE001 - no such source, Spark Connect, or a name is gone.
         return False
 
 
 def be_active(session: SparkSession) -> None:
-    """Make the session the calling thread's, if Spark sees none there. *In the user's program.*
+    """Make the session active in the calling thread, if no session is active there. *In the user's program.*
 
-    Spark looks for a sink's Python format in the session of the JVM's thread, and that of another Python thread has none.
+    Spark looks up a sink's Python format in the session that is active in the JVM's thread. For a new Python thread, the JVM's
+    thread has no active session.
     """
     jvm = getattr(session, "_jvm", None)
     if jvm is None:  # Spark Connect
@@ -329,10 +331,10 @@ def be_active(session: SparkSession) -> None:
 
 
 def active_session() -> SparkSession | None:
-    """Return this program's session, if it has one. *In the user's program.*"""
+    """Return this program's active session; None if there is none. *In the user's program.*"""
     from pyspark.sql import SparkSession
 
     try:
         return SparkSession.getActiveSession()
-    except Exception:  # noqa: BLE001 - its JVM may be gone, which `start` reports better
+    except Exception:  # noqa: BLE001 - its JVM may be gone; `start` reports that better
         return None

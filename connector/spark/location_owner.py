@@ -1,4 +1,4 @@
-"""The checks that a location belongs to a streaming query that is here, and goes on here."""
+"""The checks that a location belongs to a streaming query, and that the query was not moved to another location."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["refuse_batch_writes", "refuse_elsewhere"]
 
 
 def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
-    """Check that the location is a streaming query's."""
+    """If the location belongs to ``df.write``, raise `LocationError`, whose message ends with `instead`."""
     from connector.spark.batch_writer import WHOSE
 
     if location.files.exists(f"barrier/{WHOSE}"):
@@ -24,7 +24,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
 
 
 def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
-    """Check that the journal was written at this location, for the query that is here, and goes on here."""
+    """Check that the journal belongs to this location and query, and that the query has not moved, nor is being restored."""
     if ledger.moved is not None:
         raise moved_on(ledger.moved)
     if ledger.restoring is not None:

@@ -1,7 +1,8 @@
-"""The process of a query's driver, and whether it still runs, from the operating system, without Spark.
+"""The identity of a query's driver process, and whether it is running, according to the operating system, without Spark.
 
-A pid alone is no name: pids come back. With the boot id, the pid namespace and the start time it is one, on this machine
-and in this container. From anywhere else that can't be known, and on systems other than Linux nothing is recorded.
+A pid alone does not identify a process, because the system reuses pids. Together with the boot id, the pid namespace and the
+start time, it identifies a process on this machine and in this container. Other machines and containers can't see whether the
+process is running. On systems other than Linux, nothing is recorded.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ _JVM = "java"
 """The name of a driver's process."""
 
 _drivers: dict[int, tuple[int, Any]] = {}
-"""A worker's pid → its driver's, which is the same for as long as both live, and when that started."""
+"""Maps a worker's pid to its driver's pid and start time, which stay the same while both processes run."""
 
 
 def driver_process() -> dict[str, Any]:
-    """Return the driver's process, seen from one of its Python workers. *Driver, planning process, once per micro-batch.*
+    """Return the identity of a Python worker's driver process. *Driver, planning process, once per micro-batch.*
 
-    A worker is a child of PySpark's daemon, which is a child of the driver's JVM: the nearest ancestor named ``java``.
+    A worker is a child of PySpark's daemon, which is a child of the driver's JVM. So the nearest ancestor named ``java`` is the
+    driver.
     """
     worker = os.getpid()
     pid, started = _drivers.get(worker, (0, None))
@@ -54,17 +56,17 @@ def _java_above() -> int | None:
 
 
 def this_process() -> dict[str, Any]:
-    """Return the calling process in the form of `driver_process`, for commands."""
+    """Return the identity of the calling process, in the form of `driver_process`, for commands."""
     return _identity(os.getpid())
 
 
 def process_of(pid: int) -> dict[str, Any]:
-    """Return a process of this machine in the form of `driver_process`."""
+    """Return the identity of a process on this machine, in the form of `driver_process`."""
     return _identity(pid)
 
 
 def is_alive(identity: Mapping[str, Any]) -> bool | None:
-    """Return whether a process that `driver_process` or `this_process` described still runs."""
+    """Return whether a process that `driver_process` or `this_process` described still runs; None if unknown."""
     here = this_process()
     pid, started = identity.get("pid"), identity.get("started")
     if not isinstance(pid, int) or pid < 1 or started is None or here["pid"] is None:
@@ -74,7 +76,7 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
     found = _started(pid)
     if found is not None:
         return found == started and _runs(pid)
-    try:  # psutil takes a process that is hidden for one that is gone
+    try:  # psutil reports a hidden process as gone
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
@@ -84,13 +86,13 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
 
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
-    """Describe a process, and whether it runs."""
+    """Return a text with a process's host and pid, and whether it runs; `alive` is None if unknown."""
     runs = {True: "runs", False: "is gone", None: "whether it runs can't be seen from here"}[alive]
     return f"{process_text(process)}: {runs}"
 
 
 def process_text(process: Mapping[str, Any]) -> str:
-    """Describe a process."""
+    """Return a text with a process's host and pid."""
     return f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
 
 
@@ -110,18 +112,18 @@ def _identity(pid: int | None) -> dict[str, Any]:
             boot = file.read().strip()
         namespace = os.readlink(f"{_PROC}/self/ns/pid")
         if os.readlink(f"{_PROC}/self") != str(os.getpid()):
-            return found  # mounted from another namespace: its numbers are not ours
+            return found  # /proc is of another pid namespace, so its pids are not ours
     except OSError:
         return found
     return {**found, "boot": boot, "namespace": namespace, "pid": pid, "started": started}
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process began, in clock ticks after boot; None if there is none, or it can't be seen."""
+    """Return a process's start time in clock ticks after boot; None if the process does not exist or can't be seen."""
     import psutil
 
     try:
-        while True:  # psutil counts from 1970, by the clock; if that is set meanwhile, both are read again
+        while True:  # psutil counts from 1970; if the clock is set in between, both values are read again
             boot = psutil.boot_time()
             seconds = psutil.Process(pid).create_time() - boot
             if psutil.boot_time() == boot:
@@ -132,7 +134,7 @@ def _started(pid: int) -> int | None:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether a process that is there has not ended: a zombie has ended."""
+    """Return whether an existing process is running. A zombie is not running."""
     import psutil
 
     try:

@@ -1,7 +1,8 @@
-"""The options of a sink in its journal, as far as a command may use them without the operator's confirmation.
+"""Selection of the recorded sink options that a command may use without the operator's confirmation.
 
-Who can write into a checkpoint location can write anything there: code to run, an address that is to get the passwords. A query
-is not concerned: its own program names both. Commands and supervisors act on what the journal has recorded.
+Anyone who can write to a checkpoint location can put anything into its journal, for example code to run, or an address to which
+passwords would be sent. Queries are safe, because their own programs name code and addresses. But commands and supervisors use
+the options that the journal has recorded.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ _STORAGE: Final = re.compile(r"(?:\w+\.)?storage\.", re.IGNORECASE)
 
 
 def names_code(key: str) -> bool:
-    """Return whether an option names code, by an import path; ``orders.kafka...`` is of one of several sinks."""
+    """Return whether an option names code to import. With several sinks, its key has a prefix (``orders.kafka...``)."""
     return key.lower() == HOOKS or key.lower().endswith(PROVIDER)
 
 
 def of_storage(key: str) -> bool:
-    """Return whether an option is an object store's, whose clients take credentials from the environment, too."""
+    """Return whether an option is for an object store, whose client may also take credentials from the environment."""
     return _STORAGE.match(key) is not None
 
 
 _OF_LOCATION: Final = frozenset(
     key.lower() for key in ("checkpointLocation", SINGLE_DRIVER_OPTION, *STORE_OPTIONS.values())
 )
-"""Options by which the location is reached: a process that has opened it knows them."""
+"""Options with which a checkpoint location is opened. A process that has opened the location already has them."""
 
 _LEADS_OUT = re.compile(
     r"server|broker|host|(?<![a-z])port(?![a-z])|url|uri|endpoint|address|proxy|dsn|ssl|tls|sasl|https|verif|certif|security|protocol|account"
@@ -49,7 +50,7 @@ _HARMLESS_VALUE = re.compile(r"[\w-]*")
 
 
 def leads_out(key: str, value: str) -> bool:
-    """Return whether an option names the address to which a secret goes, or what protects it on its way."""
+    """Return whether an option names an address to which secrets are sent, or changes how they are protected on their way."""
     lowered = key.lower()
     if lowered in _OF_LOCATION or names_code(key):
         return False
@@ -59,7 +60,22 @@ def leads_out(key: str, value: str) -> bool:
 
 
 def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool = True) -> dict[str, str]:
-    """Return the recorded options that may be used."""
+    """Return the recorded options that a command may use, without those that the operator has given.
+
+    Parameters
+    ----------
+    recorded : Mapping[str, str]
+        The options in the journal.
+    given : Mapping[str, str]
+        The options that the operator passed.
+    hooks : bool
+        Whether to return the option with the checkpoint hooks.
+
+    Raises
+    ------
+    OptionError
+        ``NOT_CONFIRMED``: a recorded option names code that is not allowed, or an address to which secrets would be sent.
+    """
     said = {key.lower(): value for key, value in given.items()}
     for key, value in recorded.items():
         instead = said.get(key.lower(), value)
@@ -77,7 +93,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
             {key: options[key] for key in code},
             "names code that this command would run",
         )
-    # A provider of tokens that may be called gives a secret, too.
+    # A token provider that may be called also returns secrets.
     secrets = any(key.lower().endswith(PROVIDER) for key in (*said, *options)) or any(
         is_secret(*each) and each[1] for each in given.items()
     )

@@ -33,10 +33,10 @@ TYPES = ("fields", "type", "elementType", "keyType", "valueType")
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
-    """Return the newest run."""
+    """Return the newest run. If there is none, or if this location is a copy and the run is the original's, raise an error."""
     run = ledger.newest_run
     if run is None:
-        raise NothingToRewindError("NOTHING_TO_REWIND", reason="no run of the query is in the journal")
+        raise NothingToRewindError("NOTHING_TO_REWIND", reason="the journal contains no run of the query")
     if run.prefix in ledger.originals:
         raise LocationError("ADOPTED_NOT_STARTED")
     return run
@@ -45,7 +45,7 @@ def recorded_run(ledger: Ledger) -> RunRecord:
 def recorded_host(
     run: RunRecord, location: CheckpointLocation, given: Mapping[str, str], hooks: bool = True
 ) -> HostedSink:
-    """Return the run's sink with its options, as far as the journal alone may name them."""
+    """Return the run's sink with the options that the operator gave, and the recorded options that need no confirmation."""
     from pyspark.sql.types import StructType
 
     from connector.spark.hosted_sink import HostedSink
@@ -58,7 +58,7 @@ def recorded_host(
 
 
 def without_classes(kind: Any) -> Any:
-    """Return a type's JSON with the SQL types of user-defined ones: PySpark would import what those name."""
+    """Return a type's JSON with SQL types in place of user-defined types, because PySpark would import the classes of those."""
     if isinstance(kind, list):
         return [without_classes(each) for each in kind]
     if not isinstance(kind, dict):
@@ -71,22 +71,25 @@ def without_classes(kind: Any) -> Any:
 def recorded_sink(
     run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]
 ) -> TwoPhaseCommitSink[Any, Any]:
-    """Return the run's sink; see `recorded_host`."""
+    """Build the run's sink from its recorded options and those that the operator gave; see `recorded_host`."""
     host = recorded_host(run, location, given, hooks=False)
     try:
         return host.build(run.prefix)
     except OptionError as problem:
         raise problem.with_note(
-            "This is the query's sink as the journal recorded it, which keeps no secrets: pass those with --options-file."
+            "The sink was built from the options in the journal, which contains no secrets: pass secrets with --options-file."
         ) from problem
 
 
 def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
-    """Return shared options without the secrets and addresses of other queries' sinks, which this one would refuse."""
+    """Return the options for this run's sink, out of options that several queries share.
+
+    Secrets and addresses of other queries' sinks are left out, because this sink would refuse them.
+    """
     known = {*run.setup.get("hidden", ()), *run.setup.get("options", ())}
     found = {key: value for key, value in given.items() if key.lower() in known or not _of_one_sink(key, value)}
     if _gives_secrets(given) and not _gives_secrets(found):
-        # The addresses are those of the sinks that get the secrets; its own are as good as without any option.
+        # The given addresses are for the sinks that get the secrets. This sink uses its recorded addresses.
         return {key: value for key, value in found.items() if of_storage(key) or not leads_out(key, value)}
     return found
 
@@ -100,9 +103,9 @@ def _of_one_sink(key: str, value: str) -> bool:
 
 
 def missing_secrets(run: RunRecord, given: Mapping[str, str]) -> list[str]:
-    """Return options that the run's sink had, and that neither the journal nor `given` holds.
+    """Return the keys of the secret options that the run's sink had, and that `given` lacks.
 
-    A secret that an earlier release did not take for one is in the journal, and is not used either.
+    The journal of an earlier release may contain an option that counts as a secret now. Its recorded value is not used either.
     """
     known = {key.lower() for key in given}
     shown = (key.lower() for key, value in run.setup.get("options", {}).items() if is_secret(key, value))
@@ -110,7 +113,7 @@ def missing_secrets(run: RunRecord, given: Mapping[str, str]) -> list[str]:
 
 
 def can_be_built(run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]) -> bool:
-    """Return whether all that the run's sink and hooks need is known here, and confirmed."""
+    """Return whether the run's sink and hooks can be built: no secret is missing, and no recorded option needs confirmation."""
     try:
         recorded_host(run, location, given)
     except OptionError:
@@ -120,7 +123,7 @@ def can_be_built(run: RunRecord, location: CheckpointLocation, given: Mapping[st
 
 @contextmanager
 def naming_secrets(run: RunRecord, given: Mapping[str, str]) -> Iterator[None]:
-    """Add to an error the names of the sink's secrets that are missing, if the journal has left some out. Quotes no secret."""
+    """Run a block. If it fails while secrets of the sink are missing, add the names of the missing options to the error."""
     missing = missing_secrets(run, given)
     try:
         with hiding(secrets_of(given)):
@@ -129,6 +132,6 @@ def naming_secrets(run: RunRecord, given: Mapping[str, str]) -> Iterator[None]:
         if not missing:
             raise
         raise problem.with_note(
-            f"The journal keeps no secrets, and the sink had {', '.join(missing)}: give them with --options-file, or "
+            f"The journal contains no secrets, but the sink had {', '.join(missing)}: pass them with --options-file, or "
             "supervise(..., options=...)."
         ) from problem

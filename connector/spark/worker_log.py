@@ -1,6 +1,6 @@
-"""The log of the driver's Python workers, which no program can configure: the protocol's INFO lines go to standard error.
+"""The log of the driver's Python workers. No program can configure it, so the protocol's INFO lines go to standard error.
 
-That is the driver's standard error. One line says that a run begins, one that a checkpoint is visible.
+They appear in the driver's standard error. One line reports that a run begins, another that a checkpoint is visible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PROTOCOL = logging.getLogger("transactional")
 def show_progress() -> None:
     """Print the protocol's INFO lines from now on, unless logging is configured. *Driver, planning and commit worker.*
 
-    It is configured, for example, by ``spark.sql.pyspark.worker.logging.enabled``, whose tables have the lines then.
+    For example, ``spark.sql.pyspark.worker.logging.enabled`` configures logging. Then Spark's log tables contain the lines.
     """
     if PROTOCOL.handlers or logging.getLogger().handlers:
         return

@@ -251,7 +251,7 @@ def test_an_answer_counts_where_somebody_is_there_to_ask(
     before = ledger(location).position
     assert main(["restore", "--as-is", str(location), "--claim"]) == status
     assert ledger(location).position == before + (status == 0)
-    assert "Go on? [y/N]" in capsys.readouterr().err
+    assert "Continue? [y/N]" in capsys.readouterr().err
 
 
 def test_adopt_and_resolve_answer_in_one_document(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,7 +303,7 @@ def test_an_error_that_is_none_of_ours_has_a_status_of_its_own(
 def test_help_names_the_exit_status(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Exit status: 0 done, or nothing to do; 1 refused" in shown
+    assert "Exit status: 0 = done, or nothing to do; 1 = refused" in shown
     assert all(f"{status.value} " in EXIT_STATUS for status in Status)
 
 

@@ -94,7 +94,7 @@ def test_a_list_is_read_on_a_terminal_of_80_columns(
 def test_a_list_can_be_short_and_of_failures_only(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
     _, document, said = answer(capsys, "checkpoints", "list", str(place), "--limit", "2")
     assert [each["id"] for each in document["checkpoints"]] == [5, 6]
-    assert "1 older ones are not shown: --limit 3" in said
+    assert "1 older checkpoints are not shown; to see them, pass --limit 3" in said
     _, document, _ = answer(capsys, "checkpoints", "list", str(place), "--failed")
     assert [each["id"] for each in document["checkpoints"]] == [5]
     assert document["checkpoints"][0]["detail"] == "[HOOK_FAILED] the hook [red] raised"

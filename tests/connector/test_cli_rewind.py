@@ -62,7 +62,7 @@ def test_the_newest_checkpoint_is_a_target_and_what_is_undecided_is_given_up(pla
         place.checkpoints[-1],
     )
     assert (document["rewritten"], document["aborted"], document["emitted"]) == ([3, 4], [3, 4], [])
-    assert "the query goes on after micro-batch 2: start it" in said
+    assert "start the query: it continues after micro-batch 2" in said
     assert (place.files("committed"), place.files("aborted"), place.files("pending")) == ([0, 1, 2], [3, 4], [])
     assert (place.spark("offsets"), place.spark("commits")) == ([0, 1, 2], [0, 1, 2])
     found = place.ledger()
@@ -73,7 +73,7 @@ def test_without_a_target_it_is_wrong_usage_that_names_recover(place: CliPlace, 
     before = place.ledger().position
     status, document, _ = answer(capsys, "rewind", str(place), "--yes")
     assert (status, document["status"], place.ledger().position) == (2, "wrong usage", before)
-    assert "pass --to CHECKPOINT. `barrier recover LOCATION`" in document["message"]
+    assert "no row is written twice, run `barrier recover LOCATION`" in document["message"]
 
 
 def test_output_behind_a_named_target_is_told_and_has_to_be_allowed(place: CliPlace, capsys: Capture) -> None:
@@ -88,7 +88,7 @@ def test_output_behind_a_named_target_is_told_and_has_to_be_allowed(place: CliPl
     assert document["emitted"][0]["output"] == {"orders-0": 20, "orders-2": 1}
     assert document["ranges"] == {"orders-0": [10, 30], "orders-2": [None, 1], "orders-3": [None, 2]}
     assert "orders-0: from 10 to 30" in said
-    assert "is committed, and written AGAIN. Output: orders-0: 20, orders-2: 1" in said
+    assert "is committed, and will be written AGAIN. Output: orders-0: 20, orders-2: 1" in said
     assert place.ledger().position == before
     allowed = ("rewind", str(place), "--to", str(target), "--allow-reemit", "--yes")
     status, document, _ = answer(capsys, *allowed)
@@ -125,7 +125,7 @@ def test_a_decided_checkpoint_is_committed_first(tmp_path: Path, capsys: Capture
     assert answer(capsys, *target, "--yes")[1]["condition"] == "OUTPUT_COMMITTED"
     status, document, said = answer(capsys, *target, "--allow-reemit", "--yes")
     assert (status, document["settled"], document["gone"], document["batch"]) == (0, [decided], [decided], 2)
-    assert "is decided, perhaps committed, and written AGAIN" in said
+    assert "is decided, perhaps committed, and will be written AGAIN" in said
     assert place.files("committed") == [0, 1, 2, 3, 4, 5]
     assert place.spark("offsets") == [0, 1, 2]
 
@@ -223,7 +223,7 @@ def test_a_rewind_that_was_killed_is_finished(
         patch.setattr(FileSink, "abort", killed)
         status, document, said = answer(capsys, *newest(place), "--yes")
     assert (status, document["status"]) == (130, "interrupted")
-    assert "`barrier recover LOCATION` finishes it" in said
+    assert "run `barrier recover LOCATION` to finish it" in said
     begun = place.ledger().rewinding
     assert begun is not None
     assert begun.request == {"restoreTables": False, "allowReemit": False, "process": this_process()}
@@ -234,7 +234,7 @@ def test_a_rewind_that_was_killed_is_finished(
     again = ("recover", str(place)) if by == "recover" else (*newest(place), "--yes")
     status, document, said = answer(capsys, *again)
     assert (status, document["status"], document["batch"]) == (0, "done", 2)
-    assert ("was begun (journal entry" in said) is (by != "recover")
+    assert ("was started (journal entry" in said) is (by != "recover")
     assert place.ledger().rewinding is None
 
 
@@ -278,7 +278,7 @@ def test_output_is_taken_back_where_the_sink_can(tmp_path: Path, capsys: Capture
     assert "--restore-tables" in answer(capsys, "rewind", str(place), "--to", target)[1]["message"]
     status, document, said = answer(capsys, "rewind", str(place), "--to", target, "--restore-tables", "--yes")
     assert (status, document["restoreTables"]) == (0, True)
-    assert "is committed, and TAKEN BACK" in said
+    assert "is committed, and will be TAKEN BACK" in said
     begun = place.ledger().position - 1
     assert (place.output / "restored").read_text() == f'[{{"orders-0": 10, "orders-1": 0}}, {begun}]'
 
@@ -330,9 +330,9 @@ def test_a_restoration_that_fails_can_be_given_up(
         patch.setattr(RestorableSink, "restoreOutput", never)
         status, document, said = answer(capsys, "rewind", str(place), "--to", "2", "--restore-tables", "--yes")
         assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
-        assert "was begun, and is not done" in said
+        assert "has started but not finished" in said
         assert answer(capsys, "recover", str(place))[1]["condition"] == "NOT_RESTORABLE"
-        assert "tables are taken back still" in answer(capsys, "rewind", str(place), "--to", "2", "--yes")[2]
+        assert "This rewind also takes tables back" in answer(capsys, "rewind", str(place), "--to", "2", "--yes")[2]
         status, document, said = answer(capsys, "rewind", str(place), "--to", "2", "--allow-reemit")
         assert (status, document["status"]) == (3, "not answered")
         assert "written AGAIN" in said
@@ -395,7 +395,7 @@ def test_a_table_that_others_have_written_to_is_refused_before_anything_is_begun
     asked = ("rewind", str(table), "--to", str(table.checkpoints[0]), "--restore-tables")
     status, document, said = answer(capsys, *asked, "--dry-run")
     assert (status, document["needs"]) == (0, ["TABLE_HAS_OTHER_COMMITS"])
-    assert "it would be refused: [TABLE_HAS_OTHER_COMMITS]" in said
+    assert "the rewind would be refused: [TABLE_HAS_OTHER_COMMITS]" in said
     status, document, _ = answer(capsys, *asked, "--yes")
     assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
     assert "did not commit the versions 4" in document["message"]
@@ -501,5 +501,5 @@ def test_a_file_of_options_that_is_no_text_is_wrong_usage(place: CliPlace, tmp_p
     file.write_bytes(b"\x7fELF\xff\xfe")
     status, document, said = answer(capsys, *newest(place), "--options-file", str(file))
     assert (status, document["status"]) == (2, "wrong usage")
-    assert document["message"].endswith(f"--options-file {file}: it is not text in UTF-8")
+    assert document["message"].endswith(f"--options-file {file}: the file is not UTF-8 text")
     assert "Traceback" not in said

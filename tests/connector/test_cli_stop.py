@@ -77,7 +77,7 @@ def test_a_query_that_runs_is_asked_once_and_waited_for(tmp_path: Path, capsys: 
         status, document, said = answer(capsys, "stop", str(place), "--timeout", "0")
         assert (status, document["status"]) == (5, "asked for")
         assert (document["prepared"], document["idle"]) == ([1, 2], True)
-        assert "prepared and wait for its final checkpoint: 1 to 2" in said
+        assert "Prepared micro-batches that wait for its final checkpoint: 1 to 2" in said
     ledger = place.ledger()
     assert ledger.stopping
     assert place.files("pending") == [1, 2], "the query commits them itself"
@@ -90,7 +90,7 @@ def test_an_idle_query_with_all_committed_is_told_as_it_is(tmp_path: Path, capsy
     place.decided(0)
     status, document, said = answer(capsys, "stop", str(place), "--timeout", "0")
     assert (status, document["status"], document["prepared"]) == (5, "asked for", [])
-    assert "Everything is committed and nothing is running, but the query lives" in said
+    assert "Everything is committed and no micro-batch is running, but the query has not ended" in said
 
 
 def test_the_end_of_the_query_is_the_end_of_the_waiting(tmp_path: Path, capsys: Capture) -> None:
@@ -118,7 +118,7 @@ def test_a_query_that_failed_and_whose_driver_lives_is_asked_and_told_as_it_is(t
     place.append(EntryKind.ABORTED, {"run": 1, "batch": 3})
     status, document, said = answer(capsys, "stop", str(place), "--timeout", "0")
     assert (status, document["status"]) == (5, "asked for")
-    assert "Run 1 failed (aborted) before its final checkpoint, and its driver lives" in said
+    assert "Run 1 failed (aborted) before its final checkpoint, but its driver is still alive" in said
     assert place.ledger().stop_asked, "for who keeps it up"
 
 
@@ -186,7 +186,7 @@ def test_secrets_that_are_missing_are_named(tmp_path: Path, capsys: Capture) -> 
     place = two_prepared(tmp_path, setup={**setup, "hidden": ["some.password"]})
     status, document, _ = answer(capsys, "stop", str(place))
     assert (status, document["condition"]) == (1, "MISSING_OPTION")
-    assert "the sink had some.password: give them with --options-file" in document["message"]
+    assert "the sink had some.password: pass them with --options-file" in document["message"]
     given = ("--option", f"path={place.output}")
     assert answer(capsys, "stop", str(place), *given)[0] == 0
 

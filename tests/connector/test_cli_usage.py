@@ -77,7 +77,7 @@ def test_what_is_no_location_is_named_by_every_command(
     elif refused:
         assert here in document["message"]
     else:
-        assert ("no query has run here" if "recover" in command else "no savepoint lies in") in said
+        assert ("no query has run here" if "recover" in command else "there is no savepoint in") in said
     assert "Traceback" not in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"], "nothing was made"
 

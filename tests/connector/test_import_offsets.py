@@ -133,7 +133,7 @@ def test_sources_that_are_not_kafkas_are_named_and_one_of_kafkas_can_be_taken_al
     assert not new.exists()
     document, said = run(capsys, old, new, "--source", "3")
     assert (document["sources"], document["offsets"]) == ([3], [{"payments": {"0": 1}}])
-    assert "Not in the new query: source 0" in said
+    assert "Sources that are not imported: source 0" in said
 
 
 def test_several_sources_of_kafka_keep_their_order(old: Old, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +150,7 @@ def test_state_is_left_behind_only_when_it_is_said(old: Old, new: Path, capsys: 
     assert document["condition"] == "STATE_STAYS_BEHIND"
     document, said = run(capsys, old, new, "--drop-state")
     assert document["dropped_state"] is True
-    assert "The watermark goes on from 1970-01-01" in said
+    assert "The watermark continues from 1970-01-01" in said
 
 
 @pytest.mark.parametrize(
@@ -206,5 +206,5 @@ def test_a_query_that_takes_the_new_location_first_keeps_it(
 def test_without_an_answer_nothing_is_made(old: Old, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old.committed(0, KAFKA)
     assert main(["import-offsets", str(old.path), str(new)]) == 3
-    assert "can't be seen: stop it first" in capsys.readouterr().out
+    assert "can't see whether the old query has stopped" in capsys.readouterr().out
     assert not new.exists()

@@ -195,10 +195,10 @@ def test_what_another_program_has_committed_is_resolved_and_the_recovery_goes_on
 def test_where_no_query_has_run_there_is_nothing_to_do(tmp_path: Path, capsys: Capture) -> None:
     status, document, _ = answer(capsys, "recover", str(tmp_path / "new"))
     assert (status, document["condition"]) == (1, "LOCATION_NOT_A_FOLDER"), "a wrong path, as a rule"
-    assert "new does not exist (if the query has never started: --first-start)" in document["message"]
+    assert "new does not exist (if the query has never started, pass --first-start)" in document["message"]
     status, document, said = answer(capsys, "recover", str(tmp_path / "new"), "--first-start")
     assert (status, document["status"], document["batch"]) == (0, "nothing to do", None)
-    assert "there was nothing to do" in said
+    assert "so there is nothing to do" in said
     (tmp_path / "file").touch()
     assert answer(capsys, "recover", str(tmp_path / "file"))[1]["condition"] == "LOCATION_NOT_A_FOLDER"
 

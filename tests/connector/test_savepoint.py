@@ -493,7 +493,7 @@ def test_the_commands_take_list_show_and_dispose(
     assert [each["condition"] for each in listed["unreadable"]] == ["SAVEPOINT_DAMAGED"]
     status, shown, said = answer(capsys, "savepoint", "list", str(folder), "one", "--verify")
     assert (status, shown["sink"], shown["prefix"], shown["stateful"]) == (0, "2pc-testfile", "p", False)
-    assert "files are as they were written" in said
+    assert "files match their recorded hashes" in said
     (data(read(str(folder / "one"))) / "checkpoint" / "commits" / "2").write_text("v1\n{ }")
     status, shown, _ = answer(capsys, "savepoint", "list", str(folder), "one", "--verify")
     assert (status, shown["condition"]) == (1, "SAVEPOINT_DAMAGED")

@@ -70,7 +70,7 @@ def test_the_overview_and_a_query_show_what_the_journal_holds(place: CliPlace, s
     query = served.ask("queries/0").text
     assert "its prepared rows wait for the next start" in query
     assert "Checkpoint 5 was declined" in query
-    assert "Started again by supervise, number 1, after 2 s: killed" in query
+    assert "Started again by supervise (restart 1), after 2 s: killed" in query
     assert "&lt;script&gt;alert(1)" in query
     assert "<script>alert" not in query
     assert 'aria-label="Duration of checkpoints' in query
@@ -81,7 +81,7 @@ def test_a_checkpoint_shows_its_parts_until_it_is_settled(place: CliPlace, serve
     served = serve(str(place))
     settled, decided = served.ask("queries/0/checkpoints/2").text, served.ask("queries/0/checkpoints/6").text
     assert "orders-0: 17" in settled
-    assert "The journal forgets the parts" in settled
+    assert "The journal does not keep the parts" in settled
     assert "decided, subsumes micro-batches 1, not settled" in decided or "decided, not settled" in decided
     assert decided.count("<td>open</td>") == 2
     assert served.ask("queries/0/checkpoints/77").status == 404

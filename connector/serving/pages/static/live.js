@@ -1,4 +1,4 @@
-// Replaces the content whenever the server says that there is something new. Without it the page is as of its loading.
+// Updates the content whenever the server reports a change. Without this script, the page stays as it was loaded.
 "use strict";
 const live = document.getElementById("live");
 const events = new EventSource("/events");
@@ -21,7 +21,7 @@ async function refresh() {
     }
     live.textContent = `live, as of ${new Date().toISOString().slice(11, 19)}Z`;
   } catch (problem) {
-    live.textContent = "not live: reload to see why";
+    live.textContent = "not live: reload the page to see why";
   }
   busy = false;
   if (again) { again = false; refresh(); }
