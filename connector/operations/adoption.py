@@ -74,7 +74,13 @@ class Adoption:
 
     def consequences(self) -> Iterator[str]:
         """Yield sentences for the operator: what happens to the query's rows if the location is accepted."""
-        path, ledger, committed, claim, drop = self._location.path, self.ledger, self.committed, self._claim, self.drop
+        yield from self._consequences_of_the_choice()
+        if self.drop:
+            yield from self._dropped()
+            yield from self._apart()
+
+    def _consequences_of_the_choice(self) -> Iterator[str]:
+        path, ledger, committed, claim = self._location.path, self.ledger, self.committed, self._claim
         if not ledger.position:
             yield f"{path} has no journal: the query used another sink before, or the journal was deleted."
             yield "If a micro-batch was only half written before, its rows may be DOUBLED or LOST."
@@ -92,7 +98,11 @@ class Adoption:
                 f"The copy gets its own transactional ids (suffix {self.suffix}) and continues after micro-batch {committed}. "
                 "If the query sets transactionalIdPrefix, change it to a new prefix."
             )
-        for checkpoint in ledger.unsettled() if drop else ():
+
+    def _dropped(self) -> Iterator[str]:
+        """Yield what happens to the rows of checkpoints and micro-batches that are not settled."""
+        ledger, committed, claim = self.ledger, self.committed, self._claim
+        for checkpoint in ledger.unsettled():
             batches, rows = checkpoint.batches, checkpoint.rows
             yield f"Checkpoint {checkpoint.id} (micro-batches {batches}, {rows} rows) is decided, but not settled:"
             yield (
@@ -100,7 +110,7 @@ class Adoption:
                 if claim
                 else "  the original commits it; the copy does not."
             )
-        for record in ledger.undecided() if drop else ():
+        for record in ledger.undecided():
             rows = sum(part.rows for part in record.parts)
             yield f"Micro-batch {record.batch} ({rows} rows) is prepared, but in no checkpoint yet:"
             if record.batch > committed:
@@ -109,17 +119,21 @@ class Adoption:
                 yield "  its prepared rows are aborted, and LOST."
             else:
                 yield "  the original commits it; the copy does not."
-        if drop and ledger.accounted > committed:
+
+    def _apart(self) -> Iterator[str]:
+        """Yield what happens to the rows of micro-batches for which the journal and Spark's logs differ."""
+        ledger, committed = self.ledger, self.committed
+        if ledger.accounted > committed:
             again = f"{committed + 1} to {ledger.accounted}"
             yield f"Micro-batches {again} were written before, and are written AGAIN: their rows are DOUBLED."
-        if drop and ledger.accounted == committed and not self._same_sources():
+        if ledger.accounted == committed and not self._same_sources():
             back = (
                 " Or run `barrier recover LOCATION`: it puts the recorded file back."
                 if committed in ledger.logs
                 else ""
             )
             yield f"offsets/{committed} differs from the journal's record: rows in between are LOST, or DOUBLED.{back}"
-        if drop and claim and ledger.accounted < committed:
+        if self._claim and ledger.accounted < committed:
             yield (
                 f"Micro-batches {ledger.accounted + 1} to {committed} count as written, but the journal can't prove it."
             )

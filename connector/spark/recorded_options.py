@@ -59,6 +59,17 @@ def leads_out(key: str, value: str) -> bool:
     return _LEADS_OUT.search(lowered) is not None or "://" in value
 
 
+def _warn_of_changes(recorded: Mapping[str, str], said: Mapping[str, str]) -> None:
+    for key, value in recorded.items():
+        instead = said.get(key.lower(), value)
+        if instead != value and leads_out(key, value) and not (is_secret(key, value) or is_secret(key, instead)):
+            log.warning("the journal has %s=%s, but the value that you passed is used: %s", key, value, instead)
+
+
+def _has_secret(options: Mapping[str, str]) -> bool:
+    return any(is_secret(key, value) and value for key, value in options.items())
+
+
 def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool = True) -> dict[str, str]:
     """Return the recorded options that a command may use, without those that the operator has given.
 
@@ -77,10 +88,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
         ``NOT_CONFIRMED``: a recorded option names code that is not allowed, or an address to which secrets would be sent.
     """
     said = {key.lower(): value for key, value in given.items()}
-    for key, value in recorded.items():
-        instead = said.get(key.lower(), value)
-        if instead != value and leads_out(key, value) and not (is_secret(key, value) or is_secret(key, instead)):
-            log.warning("the journal has %s=%s, but the value that you passed is used: %s", key, value, instead)
+    _warn_of_changes(recorded, said)
     options = {
         key: value
         for key, value in recorded.items()
@@ -94,9 +102,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
             "names code that this command would run",
         )
     # A token provider that may be called also returns secrets.
-    secrets = any(key.lower().endswith(PROVIDER) for key in (*said, *options)) or any(
-        is_secret(*each) and each[1] for each in given.items()
-    )
+    secrets = any(key.lower().endswith(PROVIDER) for key in (*said, *options)) or _has_secret(given)
     out = {key: value for key, value in options.items() if leads_out(key, value) and (secrets or of_storage(key))}
     if out:
         raise _refused(

@@ -117,49 +117,60 @@ def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing:
 
     `now` is in seconds since 1970; `alive` and `doing` are the answers of `processes_alive`.
     """
-    number, waiting = counts(found), pending(found, now)
+    return [*_progress(path, found, alive), *_waiting(found, now), *_events(found), *_rewind_begun(found, doing)]
+
+
+def _progress(path: str, found: Ledger, alive: bool | None) -> Iterator[tuple[str, str]]:
+    number = counts(found)
     moved = "" if found.location == path else f" (the journal names {found.location}: run `barrier restore --as-is`)"
     totals = f"{number['triggered']} triggered, {number['completed']} completed, {number['failed']} failed"
-    rows = [
-        ("location", f"{path}{moved}"),
-        ("checkpoints", f"{totals}, {number['declined']} declined, {number['restored']} restored"),
-        ("newest completed", str(found.completed.id) if found.completed else "none"),
-        ("micro-batches", f"decided up to {found.decided}, prepared up to {found.accounted}"),
-    ]
+    yield "location", f"{path}{moved}"
+    yield "checkpoints", f"{totals}, {number['declined']} declined, {number['restored']} restored"
+    yield "newest completed", str(found.completed.id) if found.completed else "none"
+    yield "micro-batches", f"decided up to {found.decided}, prepared up to {found.accounted}"
     run = found.newest_run
     if run is not None:
         ended = f", ended ({run.ended})" if run.ended else ""
-        rows.append(("run", f"{run.token}{ended}, {run.sink}, transactions under {run.prefix}"))
-        rows.append(("driver", driver_text(run.process, alive)))
+        yield "run", f"{run.token}{ended}, {run.sink}, transactions under {run.prefix}"
+        yield "driver", driver_text(run.process, alive)
+
+
+def _waiting(found: Ledger, now: float) -> Iterator[tuple[str, str]]:
+    waiting = pending(found, now)
     undecided = f"micro-batches {batches_text(waiting.batches)}: {waiting.rows} rows in {waiting.handles} transactions"
-    rows.append(("undecided", undecided if waiting.batches else "nothing"))
+    yield "undecided", undecided if waiting.batches else "nothing"
     if waiting.oldest_age is not None:
         limit = "no timeout known" if waiting.lifetime is None else f"timeout {waiting.lifetime:g} s"
         late = ", OVER the timeout: it may be lost" if waiting.overdue else ""
-        rows.append(("oldest transaction", f"{waiting.oldest_age:.0f} s old, {limit}{late}"))
+        yield "oldest transaction", f"{waiting.oldest_age:.0f} s old, {limit}{late}"
     for each in unsettled(found):
         which = f"checkpoint {each.checkpoint}, micro-batches {batches_text(each.batches)}, {each.rows} rows"
-        rows.append(("not settled", f"{which}: parts open {each.open}, lost {each.lost}, committed {each.committed}"))
+        yield "not settled", f"{which}: parts open {each.open}, lost {each.lost}, committed {each.committed}"
     if found.voided:
-        rows.append(("to run again", f"micro-batches {batches_text(found.voided)}: their transactions were lost"))
+        yield "to run again", f"micro-batches {batches_text(found.voided)}: their transactions were lost"
+
+
+def _events(found: Ledger) -> Iterator[tuple[str, str]]:
     if found.declined:
-        rows.append(("declined in a row", str(len(found.declined))))
+        yield "declined in a row", str(len(found.declined))
     if found.request is not None:
-        rows.append(("asked for", "the next micro-batch closes a checkpoint"))
+        yield "asked for", "the next micro-batch closes a checkpoint"
     if found.moved is not None:
-        rows.append(("MOVED", f"to {found.moved.location} (journal entry {found.moved.entry}): start it there"))
+        yield "MOVED", f"to {found.moved.location} (journal entry {found.moved.entry}): start it there"
     if found.restored is not None:
         how = "the query continues here" if found.restored.claim else "a copy"
-        rows.append(("restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"))
+        yield "restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"
     if found.stopping:
-        rows.append(("asked for", "the query stops after its final checkpoint"))
+        yield "asked for", "the query stops after its final checkpoint"
     for again in found.restarts[-SHOWN_RESTARTS:]:
         what = "rewound, and started again" if again.rewound else "started again"
         restart = f"{time_text(again.time)}  {what} by {again.by} (number {again.number}, after {again.delay:g} s)"
-        rows.append(("restart", f"{restart}: {again.reason}"))
+        yield "restart", f"{restart}: {again.reason}"
+
+
+def _rewind_begun(found: Ledger, doing: bool | None) -> Iterator[tuple[str, str]]:
     if found.rewinding is not None:
         to = found.rewinding.checkpoint
         target = f"to checkpoint {to}" if to is not None else "to a point from which nothing is written twice"
         who = driver_text(found.rewinding.request.get("process", {}), doing)
-        rows.append(("REWIND", f"{target}, begun but not finished; {who}. `barrier recover LOCATION` finishes it"))
-    return rows
+        yield "REWIND", f"{target}, begun but not finished; {who}. `barrier recover LOCATION` finishes it"

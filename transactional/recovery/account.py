@@ -199,17 +199,24 @@ def check_schedule(
     longest = max((line.longest_wait for line in lines), default=0)
     if not longest:
         return
-    topics = {identity: topic for line in lines for topic, identity in line.topic_ids.items()}
-    own = sorted(topics[identity] for identity in targets if identity in topics)
+    reason = _why_no_interval(lines, targets, lifetime, longest)
+    if reason:
+        raise OptionError("INTERVAL_NOT_POSSIBLE", option="barrierInterval", interval=longest, reason=reason)
+
+
+def _why_no_interval(
+    lines: Sequence[SourceLine], targets: Collection[str], lifetime: float | None, longest: int
+) -> str:
+    """Return why checkpoints can't wait for barriers that are `longest` milliseconds apart; empty if they can."""
     if any(line.offset is None for line in lines):
-        reason = "one of the query's sources has no barriers, so every micro-batch closes a checkpoint"
-    elif lifetime is not None and longest > lifetime * 500:
-        reason = (
+        return "one of the query's sources has no barriers, so every micro-batch closes a checkpoint"
+    if lifetime is not None and longest > lifetime * 500:
+        return (
             f"a prepared transaction lives {lifetime:g} s, and must be decided within half of that, {lifetime / 2:g} s. Raise "
             "the sink's transaction timeout, or shorten the interval"
         )
-    elif own:
-        reason = f"it reads {', '.join(own)}, which it also writes, so its own open transactions would block it"
-    else:
-        return
-    raise OptionError("INTERVAL_NOT_POSSIBLE", option="barrierInterval", interval=longest, reason=reason)
+    topics = {identity: topic for line in lines for topic, identity in line.topic_ids.items()}
+    own = sorted(topics[identity] for identity in targets if identity in topics)
+    return (
+        f"it reads {', '.join(own)}, which it also writes, so its own open transactions would block it" if own else ""
+    )
