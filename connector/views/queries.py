@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 
 from connector.spark.process import driver_text, is_alive
 from connector.views.words import batches_text, duration_text, output_text, time_text
