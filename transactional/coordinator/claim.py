@@ -27,7 +27,7 @@ class Claimant:
     ----------
     session : Session
     under : Callable[[str], TwoPhaseCommitSink], optional
-        Builds the same sink with another prefix, to sweep transactions that runs under a former prefix left.
+        Builds the same sink with an old prefix, to sweep the transactions that earlier runs left under that prefix.
     """
 
     def __init__(self, session: Session, under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None) -> None:
@@ -131,7 +131,8 @@ class Claimant:
         gone = former.routes - {*routes_of(self._sink)} if former is not None else frozenset[str]()
         if gone:
             log.warning(
-                "run %d no longer writes to %s: transactions that the former run left there end by timeout, or stay open",
+                "run %d no longer writes to %s, so it can't abort unfinished transactions of the previous run there: they stay "
+                "open until the store's timeout, or forever if the store has none",
                 *(entry.number, ", ".join(sorted(gone))),
             )
         self._sweep_former(entry.number)
@@ -156,11 +157,12 @@ class Claimant:
     def _check_history(self, identity: Mapping[str, str]) -> tuple[dict[str, Any], int]:
         """Check that the store holds nothing of the query that the journal does not know.
 
-        Return two values: the state of the store, to be recorded with the run, and a checkpoint id above which all new ids must
-        be. This is the store's newest checkpoint if an operator has accepted the store as it is, otherwise 0.
+        Return two values. The first is the state of the store, to be recorded with the run. The second is a lower limit: all
+        new checkpoint ids must be higher. The limit is the store's newest checkpoint if an operator has accepted the store as
+        it is, otherwise 0.
 
-        Another driver may be running at the location. It journals each step before it changes the store. So if the journal has
-        grown, the check is repeated.
+        Another driver may be running at the location. It journals each step before it changes the store. So if the check fails
+        and the journal has grown, the check is repeated.
         """
         settings = self._settings
         while True:
@@ -184,7 +186,7 @@ class Claimant:
         return max((self._sink.newestCheckpoint(history.queryId, route) or 0 for route in accepted), default=0)
 
     def _sweep_former(self, token: int) -> None:
-        """P7 of a new run: sweep the query's former prefixes, except those that another query has taken since."""
+        """P7 of a new run: sweep the query's old prefixes, except those that another query now uses."""
         ledger, settings = self._journal.ledger, self._settings
         former = {run.prefix: run for _, run in sorted(ledger.runs.items()) if run.sink == settings.sink}
         for prefix, run in former.items():
@@ -196,6 +198,6 @@ class Claimant:
                     guard_run(sink, run.mark)
                 sink.sweep(ledger.known_handles(), self._session.cutoff(token))
             except (FencedError, StoreReplacedError) as taken:
-                log.info("unfinished transactions under the former prefix %s are not aborted: %s", prefix, taken)
+                log.info("unfinished transactions under the old prefix %s are not aborted: %s", prefix, taken)
             finally:
                 sink.close()

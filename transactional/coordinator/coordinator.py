@@ -54,7 +54,7 @@ class CheckpointCoordinator:
     view : QueryView
         The query's logs, as the caller just read them.
     under : Callable[[str], TwoPhaseCommitSink], optional
-        Builds the same sink with another prefix, to sweep transactions that runs under a former prefix left.
+        Builds the same sink with an old prefix, to sweep the transactions that earlier runs left under that prefix.
     clock : Clock, optional
     """
 
@@ -111,7 +111,7 @@ class CheckpointCoordinator:
 
         *Called on the driver, once per micro-batch, in the commit process.*
 
-        For a batch write, `origin` is the streaming query from which the version comes, and `compare` is ``txnCompareRows``.
+        For a batch write, `origin` is the streaming query whose batch id is the version, and `compare` is ``txnCompareRows``.
         """
         faults.reach("commit.called")
         # C1: load the journal. The run must be the newest.
@@ -133,7 +133,7 @@ class CheckpointCoordinator:
             check_overtaken(ledger, acknowledged, batch)
             log.info("txnVersion %d was already written, so nothing is written now", batch)
         elif found is not None and found.checkpoint is not None:
-            # C2: the micro-batch is already decided. At most the repair of lost parts is missing.
+            # C2: the micro-batch is already decided. Only lost parts may still have to be repaired.
             if self._view.gaps:
                 self._check_written(found, acknowledged, token, compare)
             checkpoint = ledger.checkpoints.get(found.checkpoint)  # None: settled, and no longer kept
@@ -149,7 +149,7 @@ class CheckpointCoordinator:
     ) -> None:
         """C2: journal the repair of a decided checkpoint's lost parts, then settle the checkpoint.
 
-        Raise if it is not settled after that, unless later micro-batches of the checkpoint still have to run again.
+        Raise if the checkpoint is still not settled, unless later micro-batches of the checkpoint have to run again.
         """
         settlement = self._session.settlement
         settlement.repair(checkpoint, found, messages, token)
@@ -172,8 +172,11 @@ class CheckpointCoordinator:
             raise
 
     def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
-        """Abort a micro-batch and end its run, unless the journal has it. *Called on the driver, in the commit process.*"""
-        # A1: load the journal. A micro-batch that it has is not aborted.
+        """Abort a micro-batch and end its run. *Called on the driver, in the commit process.*
+
+        Do nothing if the micro-batch is already prepared or decided, or if its run has ended or is not the newest.
+        """
+        # A1: load the journal. A micro-batch that the journal has is not aborted.
         ledger = self._journal.load()
         tokens = {m.token for m in messages if m is not None}
         newest = ledger.newest_run
@@ -186,7 +189,7 @@ class CheckpointCoordinator:
             # A2: write "aborted". From here on the run has ended.
             self._journal.append(entries.Aborted(run=token, batch=batch), may_abort(token, batch))
         except FencedError as fenced:
-            log.info("micro-batch %d is not aborted by this process: %s", batch, fenced)
+            log.info("this process does not abort micro-batch %d: %s", batch, fenced)
             return
         except JournalStoreError as problem:  # if raised, it would hide the first error
             log.warning("micro-batch %d could not be aborted now; the next start aborts it: %s", batch, problem)
@@ -199,15 +202,15 @@ class CheckpointCoordinator:
         """Commit the prepared micro-batches of a stopped query, and leave no transaction open. Return the new run's token.
 
         *Called when the query has stopped or its driver is dead.* The settings must have a new `driver` id, so that the new
-        run fences processes that may still be running for the query. The view must be that of a stopped query. Lost parts of
-        a decided checkpoint stay lost until the next start writes them again. Raise if `follows` is no longer the newest run.
+        run fences processes that may still be running for the query. The view must have been read after the query stopped. If
+        parts of a decided checkpoint are lost, the next start writes them again. Raise if `follows` is not the newest run.
         """
         ledger = self._journal.load()
         check_location(ledger, self._view)
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
-        # E1: claim a run, so that the former driver can't decide anything any more.
+        # E1: claim a run, so that the old driver can't decide anything any more.
         run = self._claimant.claim(follows)
         self._planning.settle_all(run.token)
         self._planning.keep_or_void(run.token, True)

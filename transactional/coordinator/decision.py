@@ -62,7 +62,7 @@ class _Asked:
     covered : Sequence[BatchRecord]
         The prepared, undecided micro-batches. If `recorded` is true, the last one is this micro-batch.
     judge : Judge
-        The judge of the entry that records or decides the micro-batch.
+        Raises if the ledger forbids the entry that prepares or decides the micro-batch.
     recorded : bool
         True if the journal already has the `prepared` entry of the micro-batch: this is a replay.
     """
@@ -148,7 +148,7 @@ class Decision:
         return pending
 
     def _write(self, fact: entries.Prepared, reason: ClosingReason, asked: _Asked) -> int | None:
-        """C6, C7: trigger the hooks and journal the decision; retry until ``commitTimeoutMs``. Return the checkpoint's id.
+        """C6, C7: trigger the hooks and journal the decision; retry for up to ``commitTimeoutMs``. Return the checkpoint's id.
 
         Return None if the checkpoint was declined: its micro-batch then waits for the next checkpoint.
         """
@@ -179,13 +179,13 @@ class Decision:
                     self._decline(problem, reason, fact, asked)
                     return None
                 log.warning(
-                    "micro-batch %d: the checkpoint could not be decided; trying again: %s", fact.batch, problem
+                    "micro-batch %d: the checkpoint could not be decided (%s); trying again", fact.batch, problem
                 )
             self._clock.sleep(min(pause, deadline.left()))
             pause, tried = min(2 * pause, 5.0), True
 
     def decide_prepared(self, covered: Sequence[BatchRecord], token: int) -> None:
-        """E2: decide and commit a checkpoint of all prepared micro-batches. No new micro-batch closes it."""
+        """E2: decide and commit a checkpoint of all prepared micro-batches, without a new micro-batch."""
         last = covered[-1]
         handles = [(record.batch, part.handles[-1]) for record in covered for part in record.parts if part.handles]
         passed = [number for number, _ in handles if number <= self._view.committed]
@@ -236,10 +236,11 @@ class Decision:
         faults.reach("settled.written")
 
     def _look(self, asked: _Asked) -> ClosingReason | None:
-        """C5: check that the handles are alive. Return why the micro-batch closes a checkpoint; None if it does not close one.
+        """C5: check that the handles are alive. Return the reason why the micro-batch closes a checkpoint, or None.
 
-        If it closes none, inspect only the micro-batch's own handles and those of the oldest prepared micro-batch. If one of
-        them has at most half of its lifetime left, close a checkpoint after all (`ClosingReason.AGE`), and inspect the others.
+        If there is no reason, inspect only the micro-batch's own handles and those of the oldest prepared micro-batch. If one
+        of these handles has at most half of its lifetime left, close a checkpoint after all (`ClosingReason.AGE`), and inspect
+        the handles of all prepared micro-batches.
         """
         batch, covered = asked.pending.batch, asked.covered
         reason = self._closing_reason(len({*(record.batch for record in covered), batch}))
@@ -265,7 +266,7 @@ class Decision:
         return self._settlement.look(batch, [*(handle for _, handle in earlier), *own], judge, passed)
 
     def _closing_reason(self, batches: int) -> ClosingReason | None:
-        """Return why the micro-batch closes a checkpoint, according to the query's logs and the journal; None if it does not.
+        """Return the reason why the micro-batch closes a checkpoint, according to the query's logs and the journal, or None.
 
         `batches` is the number of micro-batches that the checkpoint would have.
         """
@@ -314,7 +315,7 @@ class Decision:
     ) -> None:
         """C7: decline a checkpoint that can't be decided, so that its micro-batch waits for the next checkpoint.
 
-        Raise `problem` instead if too many were declined in a row, or if another checkpoint is not sure to come.
+        Raise `problem` instead if too many checkpoints were declined in a row, or if perhaps no other checkpoint follows.
         """
         declined = len(self._journal.ledger.declined) + 1
         if declined > self._settings.tolerable or reason in (
@@ -336,7 +337,7 @@ class Decision:
         found = entries.Declined(run=fact.run, batch=fact.batch, reason=failure.name, detail=str(problem)[:500])
         self._journal.append(found, must_own(fact.run))
         log.warning(
-            "micro-batch %d waits for the next checkpoint, because this one was declined (%d in a row): %s",
+            "micro-batch %d waits for the next checkpoint, because its own checkpoint was declined (%d in a row): %s",
             fact.batch,
             declined,
             problem,

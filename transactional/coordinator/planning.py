@@ -20,7 +20,7 @@ __all__ = ["Planning"]
 log = logging.getLogger(__name__)
 
 MOST_LOOKED_AT = 1000
-"""Up to this number of prepared parts, every planning inspects all of them. Kafka's coordinator describes 200 in 13 ms."""
+"""If there are at most this many prepared parts, every planning inspects them all. Kafka describes 200 of them in 13 ms."""
 
 
 class Planning:
@@ -89,8 +89,8 @@ class Planning:
     def keep_or_void(self, token: int, claimed: bool) -> None:
         """P6: keep a prepared micro-batch if all its handles are alive. Otherwise journal `void`; P7 aborts its transactions.
 
-        If there are more than `MOST_LOOKED_AT` handles, a continuing run inspects only those of micro-batches that Spark has
-        not committed. All handles are inspected again before the decision.
+        If there are more than `MOST_LOOKED_AT` parts, a continuing run inspects only the handles of micro-batches that Spark
+        has not committed. All handles are inspected again before the decision.
         """
         records = self._journal.ledger.undecided()
         if not claimed and sum(len(record.parts) for record in records) > MOST_LOOKED_AT:
@@ -102,7 +102,7 @@ class Planning:
                 if judge_prepared(record, [next(states) for _ in handles[record.batch]], self._view):
                     continue
             except (AmbiguousOutcomeError, RewindRequiredError):
-                may_keep(token, record.batch, record.entry)(self._journal.load())  # raises if it was decided since
+                may_keep(token, record.batch, record.entry)(self._journal.load())  # raises if it has since been decided
                 raise
             void = entries.Void(prepared=record.batch, run=token)
             self._journal.append(void, may_void(token, record.batch, record.entry))
@@ -135,7 +135,7 @@ class Planning:
         raise QueryStoppedError("STOP_REQUESTED", run=token, batch=self._view.batch - 1)
 
     def _restore_hooks(self, token: int) -> None:
-        """P8: give the hooks the states of the newest decided checkpoint, once per run."""
+        """P8: give the hooks their states of the newest decided checkpoint, once per run."""
         checkpoints = self._journal.ledger.checkpoints
         newest = max(checkpoints, default=None)
         states = checkpoints[newest].hooks if newest is not None else {}

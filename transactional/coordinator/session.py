@@ -33,19 +33,21 @@ class RunSettings:
         Digest of the user's options and schema.
     prefix : str
         Value of the option ``transactionalIdPrefix``.
-    process, setup : Mapping[str, Any]
-        As in `RunRecord`.
+    process : Mapping[str, Any]
+        The driver's process, as the engine's adapter identifies it.
+    setup : Mapping[str, Any]
+        Everything that a tool needs to build the sink: format, options without secrets, schema.
     retained : int
         Number of settled checkpoints that the journal keeps.
     max_batches : int
         Number of micro-batches after which a checkpoint closes.
     commit_seconds : float
-        How long a decision that fails is tried again, in seconds.
+        How long to retry a decision that fails, in seconds.
     tolerable : int
         How many checkpoints in a row may be declined before commit raises.
     hooks : Sequence[CheckpointHook]
     allow_non_restored : bool
-        True if the query may drop data of the restored savepoint that it does not use: states of hooks, positions in topics.
+        True if the query may drop the data of a restored savepoint that it does not use: states of hooks, positions in topics.
     secrets : Collection[str]
         Secret values of options. They are removed from the errors of hooks, because the journal must not contain them.
     started : int, optional
@@ -107,8 +109,9 @@ class Session:
     def identify(self) -> dict[str, str]:
         """Return the store's identity. The sink is asked only once per planning.
 
-        If the journal has settled checkpoints in the store, the store must exist and be the same one. Otherwise the sink could
-        create an empty store, or write into a wrong one. If the user changed the address, another store is accepted.
+        If the journal has settled checkpoints in the store, check that the store still exists and was not replaced. Otherwise
+        the sink could create an empty store, or write into a wrong one. If the user changed the address, accept a different
+        store.
 
         Raises
         ------
@@ -135,7 +138,7 @@ class Session:
         return self.ledger.known_at_store(routes_of(self.sink))
 
     def _is_same_address(self, route: str) -> bool:
-        """Return whether the options still address the same target: for a sink that combines several, the route's target."""
+        """Return whether the options of a route (or of a single sink) still address the same target."""
         former = self.ledger.newest_run
         return former is not None and self._address(former.setup, route) == self._address(self.settings.setup, route)
 
@@ -152,7 +155,7 @@ class Session:
     def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
         """Return how the target changed, as two texts (before, now). None if it did not change, or if the sink names a cluster.
 
-        Without the name of a cluster, only the identity and the address can show that this is another target.
+        Without the name of a cluster, only the identity and the address can show that the target is a different one.
         """
         former = self.ledger.newest_run
         for route in routes_of(self.sink):
@@ -166,7 +169,7 @@ class Session:
         return None
 
     def _is_same_place(self, identity: Mapping[str, str], route: str) -> bool:
-        """Return whether ``cluster`` and ``topic`` are the former run's, even if the options spell the address differently."""
+        """Return whether ``cluster`` and ``topic`` are those of the newest run, even if the address is spelled differently."""
         former, start = self.ledger.newest_run, f"{route}." if route else ""
         return former is not None and all(
             former.identified(key, route) == identity.get(f"{start}{key}") for key in ("cluster", "topic")
@@ -189,11 +192,14 @@ class Session:
         return int(self.clock.now() * 1000)
 
     def sweep(self, token: int, ended: bool = False) -> None:
-        """Abort the transactions that no unsettled entry names. Pass `ended` if the run can't decide anything any more."""
+        """Abort the transactions that no unsettled entry names. `ended` is true if the run can't decide anything any more."""
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
-        """Return a run's cut-off: no driver can decide transactions before it. If `ended`, all of the run are before it."""
+        """Return the cut-off for a sweep by a run: no driver can still decide the transactions before it.
+
+        If `ended`, all of the run's own transactions are before the cut-off too.
+        """
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff
 
