@@ -15,12 +15,12 @@
     ├── StoreError                         the store refused, and a retry does not help (rights, versions, missing topic)
     │   ├── RowRefusedError                the store refused a row (too large, wrong type)
     │   └── StoreUnreachableError          no connection to the store
-    ├── RetriableError                     nothing was decided: the same micro-batch can be written again
+    ├── RetriableError                     a temporary failure: the next run writes the missing rows
     │   └── StoreReplacedError             the store changed after the run began (a failover): a new run checks it
     ├── TransactionLostError               some prepared transactions can never be committed
     ├── HookError                          a checkpoint hook raised an exception
     ├── AmbiguousOutcomeError              the store can't say whether a transaction was committed
-    ├── ReplayMismatchError                a micro-batch that was computed again has other rows
+    ├── ReplayMismatchError                a micro-batch that was computed again has different rows
     └── RewindRequiredError                rows were lost in micro-batches that the query has moved past
 """
 
@@ -89,7 +89,7 @@ class TwoPhaseCommitError(Exception):
         return self.condition
 
     def getMessageParameters(self) -> dict[str, str]:
-        """Return the parameters as texts, in the form that the message shows. PySpark's errors have the same method."""
+        """Return the parameters as strings, formatted as in the message. PySpark's errors have the same method."""
         return {name: shown(value) for name, value in self.parameters.items()}
 
     def getSqlState(self) -> str | None:
@@ -117,7 +117,7 @@ class LocationError(TwoPhaseCommitError):
 
 
 class PutBackError(LocationError):
-    """The checkpoint location, or the sink's store, was put back from an older copy."""
+    """The checkpoint location, or the sink's store, was restored from an older copy."""
 
 
 class JournalError(TwoPhaseCommitError):
@@ -129,7 +129,7 @@ class JournalStoreError(JournalError):
 
 
 class FencedError(TwoPhaseCommitError):
-    """Another run owns the location, or another query owns the prefix: this query must stop."""
+    """Another run owns the location, another query owns the prefix, or this run has ended: the process must stop."""
 
 
 class SupersededError(FencedError):
@@ -153,15 +153,15 @@ class RowRefusedError(StoreError):
 
 
 class StoreUnreachableError(StoreError):
-    """No connection to the store can be made."""
+    """The sink can't connect to the store."""
 
 
 class RetriableError(TwoPhaseCommitError):
-    """A temporary failure: nothing was decided, and the next run can write the micro-batch again."""
+    """A temporary failure: if you start the query again, it writes the missing rows."""
 
 
 class StoreReplacedError(RetriableError):
-    """The store changed after the run began, for example by a failover. The next run compares it with the journal."""
+    """The store changed after the run began, for example by a failover. The next run compares the store with the journal."""
 
 
 class TransactionLostError(TwoPhaseCommitError):
@@ -170,13 +170,13 @@ class TransactionLostError(TwoPhaseCommitError):
     Parameters
     ----------
     condition : str
-        As in `TwoPhaseCommitError`.
+        A stable upper-case name, such as ``"TRANSACTION_LOST"``.
     message : str, optional
-        As in `TwoPhaseCommitError`.
+        Message and remedy, for a condition of your own sink that is not in the catalogue. It must not contain secrets.
     handles : Sequence[Mapping[str, Any]]
-        The lost handles, unchanged. The error has them as ``handles`` and in ``parameters["handles"]``.
+        The lost handles, unchanged. The error keeps them as ``handles`` and in ``parameters["handles"]``.
     **parameters
-        As in `TwoPhaseCommitError`.
+        The values in the message, for programs; JSON types only.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class AmbiguousOutcomeError(TwoPhaseCommitError):
 
 
 class ReplayMismatchError(TwoPhaseCommitError):
-    """A micro-batch was computed again with other rows than before, for example because its plan or parallelism changed."""
+    """A micro-batch was computed again and has different rows, for example because its plan or parallelism changed."""
 
 
 class RewindRequiredError(TwoPhaseCommitError):

@@ -10,7 +10,7 @@ message, remedy
     What happened, and what to do. Each is a list of strings, which are joined by spaces. ``<name>`` is replaced by a parameter.
 
 A package that builds on this one extends the catalogue (`Catalogue.extend`) with its own conditions. It can also replace the
-remedies of this package's conditions, by entries that have only a remedy, because it knows the commands for them.
+remedies of this package's conditions, because it knows the commands for them: such an entry has only a remedy.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def shown(value: Any) -> str:
 
 
 class Catalogue(Mapping[str, Condition]):
-    """The conditions of all packages that have extended the catalogue, by name. Their files are read at the first lookup.
+    """The conditions of all packages that have extended the catalogue, by name. The files are read at the first lookup.
 
     Parameters
     ----------
