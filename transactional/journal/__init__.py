@@ -1,4 +1,4 @@
-"""The journal: numbered entries, one for each binding fact. A process takes the next number by exclusive create."""
+"""The journal: numbered entries, each with one fact. A process claims the next number by creating that number's file."""
 
 from transactional.journal.folders import sync_folder
 from transactional.journal.journal import Journal, snapshot_file

@@ -22,7 +22,7 @@ DISK_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 """Errors after which the disk may have lost data. Other errors mean only that this user can't open or sync a folder."""
 
 _refused: set[str] = set()
-"""Folders that their file system can't sync. Each folder is logged once."""
+"""Folders that the file system can't sync. The warning about a folder is logged only once."""
 
 _durable: set[str] = set()
 """Folders whose names this process has synced to disk, together with the names of all folders above them."""
@@ -60,7 +60,7 @@ def sync_file(path: str) -> None:
 def make_folders(path: str, private: bool = True) -> None:
     """Create a folder and the missing folders above it, and make the names of all of them durable.
 
-    An existing folder is synced as well, once per process: another process may have created it, and Spark uses no fsync.
+    An existing folder is synced as well, once per process: another process, such as Spark, may have created it without a sync.
     If `private` is true, other users have no access to the new folders (see `folder_mode`).
     """
     path = os.path.abspath(path)
@@ -99,7 +99,10 @@ def folder_mode(above: str) -> int:
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Replace a file in one step, so that readers see either the old or the new contents. The new contents are not durable."""
+    """Replace a file in one step, so that readers see either the old or the new contents.
+
+    The new contents are not synced, so a power failure may lose them.
+    """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:

@@ -1,4 +1,4 @@
-"""The journal: numbered entries, one for each binding fact. A process takes the next number by exclusive create.
+"""The journal: numbered entries, each with one fact. A process claims the next number by creating that number's file.
 
 If two drivers create the same number, exactly one of them succeeds. A number is never used again, even after its entry was
 folded into a snapshot and deleted.
@@ -218,10 +218,10 @@ class Journal:
         return entry
 
     def ask(self, due: Callable[[Ledger], Request | None], judge: Callable[[Ledger], None]) -> Ledger:
-        """Append a request if one is due, and return the ledger in which none is due any more.
+        """Append a request unless the journal already has it, and return the ledger that includes it.
 
-        `due` returns the request that a ledger still needs, or None. The journal may grow at the same time, so `due` is called
-        again at every number. If another process has made the request, it is not made twice.
+        `due` returns the request that a ledger still needs, or None. `due` is called again before each try, because another
+        process may have made the same request in the meantime.
         """
         while (request := due(self.ledger)) is not None:
 
@@ -254,7 +254,7 @@ class Journal:
             held = self._read(name)
             return held if decode(held, name).nonce == entry.nonce else None
         except FileNotFoundError as error:
-            if failure is None:  # another's entry, which was folded and deleted since
+            if failure is None:  # another process's entry, which has since been folded and deleted
                 return None
             raise self._failed(name, failure) from error
         except JournalStoreError as error:
@@ -267,7 +267,7 @@ class Journal:
         return JournalStoreError("JOURNAL_STORE_FAILED", file=name, reason=str(failure))
 
     def _check_not_folded(self, number: int) -> None:
-        """Raise if a snapshot covers our number: another entry had it and was deleted, so our entry has no effect."""
+        """Raise if a snapshot covers our number: another entry had this number and was deleted, so ours has no effect."""
         _, snapshots = self._list()
         if snapshots and snapshots[-1] >= number:
             newer = (
@@ -280,8 +280,8 @@ class Journal:
 
         Large entries are folded sooner, but only when everything is settled: the snapshot then needs no prepared parts.
 
-        Entries are deleted up to the *previous* snapshot only, and the two newest snapshots stay. So even a listing at the same
-        time always finds an entry, or a snapshot that contains it.
+        Entries are deleted up to the *previous* snapshot only, and the two newest snapshots stay. So a process that lists the
+        files at the same time always finds an entry, or a snapshot that contains it.
         """
         last = self._snapshots[-1] if self._snapshots else 0
         large = self._unfolded >= SNAPSHOT_BYTES and not self.ledger.known_handles()
@@ -292,7 +292,7 @@ class Journal:
             self._store.create(name, data)
             self._delete_folded()
         except OSError as error:  # the file may exist or not; the entries stay, and the next planning tries again
-            log.warning("the journal's snapshot could not be written; the next planning tries again: %s", error)
+            log.warning("the journal's snapshot could not be written (%s); the next planning tries again", error)
 
     def _delete_folded(self) -> None:
         entries, snapshots = self._list()

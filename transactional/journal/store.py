@@ -1,4 +1,4 @@
-"""Stores for a journal's files. Their exclusive create decides which driver gets a number."""
+"""Stores for a journal's files. Only one process can create a file, so the store decides which driver gets a number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class JournalStore(Protocol):
     def create(self, name: str, data: bytes) -> bool:
         """Create a complete, durable file, or no file at all. Return False if the name is taken.
 
-        `Journal` then reads the file, because an earlier request of this very call may have taken the name.
+        If the name is taken, `Journal` reads the file: a client may have repeated a create whose answer was lost, so the file
+        may still be ours.
 
         Raises
         ------
@@ -31,7 +32,7 @@ class JournalStore(Protocol):
         """Return the names of all files, in any order."""
 
     def read(self, name: str) -> bytes:
-        """Return a file's contents, or raise FileNotFoundError. If a create failed before, first make the file durable."""
+        """Return a file's contents, or raise FileNotFoundError. If an earlier `create` failed, first make the file durable."""
 
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
