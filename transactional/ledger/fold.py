@@ -132,9 +132,7 @@ def _decided(ledger: Ledger, entry: Entry, fact: entries.Decided) -> None:
     ledger.origin = fact.origin or ledger.origin
     covered = [b.batch for b in ledger.undecided()]
     if fact.covers != covered:
-        reason = (
-            f"entry {entry.number} decides the prepared micro-batches {fact.covers}, but the journal holds {covered}"
-        )
+        reason = f"entry {entry.number} decides the micro-batches {fact.covers}, but the prepared ones are {covered}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
     for number in covered:
         ledger.batches[number].checkpoint = entry.number

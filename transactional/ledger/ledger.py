@@ -29,7 +29,7 @@ __all__ = ["LAST_WRITTEN", "Ledger"]
 LAST_WRITTEN = 2  # micro-batches
 
 MOST_LIKELY = 1000
-"""The maximum number of partition ids that a plan carries to every task. With more of them, a warm-up saves too little."""
+"""The maximum number of partition ids that a plan carries to every task. If there are more, a warm-up saves too little."""
 
 
 @dataclass
@@ -46,11 +46,11 @@ class Ledger:
     query : str
         The engine's id of the query; empty before the first run, and after `adopt`.
     originals : list[str]
-        Prefixes that a copy must not use: those of the query of which this location is an adopted copy.
+        If this location is an adopted copy: the prefixes of the original query, which the copy must not use.
     origin : str
         For batch writes: the streaming query whose batch ids are the versions; empty if there is none.
     voided : list[int]
-        Micro-batches that were voided and not recorded again since.
+        Micro-batches that were voided and have not been recorded again.
     retained : int
         How many settled checkpoints the ledger keeps.
     counts : dict[str, int]
@@ -65,7 +65,7 @@ class Ledger:
     failures : list[FailureRecord]
         The last checkpoints that failed.
     rewinding : Rewind or None
-        The rewind that has begun and is not done.
+        The rewind that has started and has not finished.
     reached : int
         The highest micro-batch that was recorded before a rewind; -1 without a rewind. A driver that was paused during the
         rewind may still write ``commits/N`` of micro-batches up to this one, although the rewind deleted them.
@@ -80,7 +80,7 @@ class Ledger:
     restored : Origin or None
         The restore with which this journal began.
     restoring : RestoreBegun or None
-        The restore to this location that is not finished.
+        The unfinished restore to this location.
     stop : int or None
         Token of the run that was asked to stop; it counts only while that run is the newest.
     restarts : list[RestartRecord]
@@ -88,7 +88,7 @@ class Ledger:
     stamp : int
         The highest `KeepsEvidence.stamp` of all settled checkpoints.
     stamps : dict[str, int]
-        The highest stamp of each route, for a sink that combines several.
+        The highest stamp of each route, for a sink that combines several sinks.
     newest : dict[str, int]
         The newest settled checkpoint with rows for each sink, prefix and store; the keys are `RunRecord.store_key`.
     logs : dict[int, str]
@@ -139,13 +139,13 @@ class Ledger:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether the newest run was asked to stop and has not stopped yet, even if it has failed since."""
+        """Whether the newest run was asked to stop and has not stopped yet. True even if the run has failed in the meantime."""
         newest = self.newest_run
         return newest is not None and newest.token == self.stop and newest.ended != EntryKind.STOPPED
 
     @property
     def stopping(self) -> bool:
-        """Whether the newest run was asked to stop, and has not ended."""
+        """Whether the newest run was asked to stop, and has not ended in any way."""
         newest = self.newest_run
         return self.stop_asked and newest is not None and not newest.ended
 
@@ -166,12 +166,12 @@ class Ledger:
         return max(settled, key=lambda checkpoint: checkpoint.id, default=None)
 
     def identity(self, query: str) -> str:
-        """Return the query id that the names of transactions contain. An adopted copy has a suffix of its own."""
+        """Return the query id that the names of transactions contain: for an adopted copy, with a suffix."""
         return query + self.identity_suffix
 
     @property
     def settled(self) -> int:
-        """The last micro-batch that is committed together with all earlier ones."""
+        """The highest micro-batch N for which all micro-batches up to N are committed."""
         pending = [batch for checkpoint in self.unsettled() for batch in checkpoint.batches]
         pending += [record.batch for record in self.undecided()] + self.voided
         return min(pending) - 1 if pending else self.accounted
@@ -189,7 +189,7 @@ class Ledger:
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
     def likely(self) -> frozenset[int]:
-        """Return the partition ids that probably get rows in the next micro-batch; none if they are more than `MOST_LIKELY`."""
+        """Return the partition ids that probably get rows in the next micro-batch; none if more than `MOST_LIKELY`."""
         both = (
             frozenset(self.wrote[0]).intersection(*self.wrote[1:]) if len(self.wrote) == LAST_WRITTEN else frozenset()
         )
@@ -203,7 +203,7 @@ class Ledger:
         raise KeyError(f"partition {partition}{f' of sink {route}' if route else ''} of micro-batch {batch}")
 
     def part_of(self, named: Mapping[str, Any]) -> PartRecord:
-        """Return the part that an element of an entry identifies (`PartRecord.named`); raise KeyError if it does not exist."""
+        """Return the part that a journal entry identifies (see `PartRecord.named`); raise KeyError if it does not exist."""
         return self.part(named["batch"], named["partition"], named.get("route", ""))
 
     def known_handles(self) -> list[dict[str, Any]]:
@@ -213,7 +213,7 @@ class Ledger:
         return [p.handles[-1] for p in parts if p.open]
 
     def cutoff(self, queryId: str, token: int) -> Cutoff:
-        """Return the cut-off for a sweep by the run `token`: no driver can decide the transactions before it."""
+        """Return the cut-off for a sweep by the run `token`: no driver can still decide the transactions before it."""
         return Cutoff(self.identity(queryId), token, self.settled + 1)
 
     def copy(self) -> Ledger:
@@ -244,7 +244,7 @@ class Ledger:
     def newest_at(self, run: RunRecord, route: str = "") -> int:
         """Return the newest checkpoint with rows that was committed to a run's store, under any prefix.
 
-        Return 0 if there is none, or if an operator has accepted the store as it is since then.
+        Return 0 if there is none, or if an operator has since accepted the store as it is.
         """
         return max((newest for key, newest in self.newest.items() if run.is_at(key, route)), default=0)
 
@@ -276,7 +276,8 @@ class Ledger:
     def opened(cls, begun: RestoreBegun, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
         """Return the first ledger of a restored journal.
 
-        For a claim, `origin` is the `store_record` of the origin's ledger; None if the origin's journal can't be read.
+        If the query itself continues here, `origin` is the `store_record` of the ledger at its original location; None if that
+        journal can't be read.
         """
         found = cls.from_json(begun.ledger)
         batch = max(found.checkpoints[begun.checkpoint].batches)
@@ -322,4 +323,4 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "checkpoints": _numbered(CheckpointRecord.from_json),
     "logs": _numbered(str),
 }
-"""How the attributes of a ledger that are not plain JSON are read from a snapshot."""
+"""Functions that read attributes from a snapshot, for the attributes that are not plain JSON."""

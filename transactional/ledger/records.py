@@ -51,12 +51,12 @@ class RunRecord:
     binding : bool
         True if the store must not hold more than the journal knows. False after an operator has accepted the store as it is.
     marks : list[dict[str, Any]]
-        Earlier marks of this run, if the sink returned another mark when the run guarded the prefix again.
+        Earlier marks of this run, if the sink returned a different mark when the run guarded the prefix again.
     overtaken : bool
         True if an earlier run journaled its mark while this run was the newest. Then the earlier run may have guarded the
         prefix last.
     restored : int or None
-        The checkpoint whose states the hooks got from this run. 0 if there was none, None before the hooks are restored.
+        The checkpoint from which this run restored the hooks; 0 if there was no checkpoint. None until the hooks are restored.
     """
 
     token: int
@@ -121,7 +121,7 @@ class PartRecord:
 
     @property
     def named(self) -> dict[str, Any]:
-        """The items that identify the part in an element of an entry; see `Ledger.part_of`."""
+        """The keys and values that identify the part in a journal entry; see `Ledger.part_of`."""
         return {"batch": self.batch, "partition": self.partition, **({"route": self.route} if self.route else {})}
 
     def __str__(self) -> str:
@@ -211,7 +211,7 @@ class CheckpointRecord:
     subsumed : list[int]
         Micro-batches whose own checkpoint was declined, so that this checkpoint contains them.
     routes : dict[str, int]
-        The number of rows of each route, for a sink that combines several.
+        The number of rows of each route, for a sink that combines several sinks.
     cut : dict[str, Any] or None
         The value of `cut_of`, if the sources follow the barriers of other queries.
     marked : bool
@@ -322,14 +322,14 @@ class RestartRecord:
 
 @dataclass
 class Rewind:
-    """A rewind that has begun and is not done.
+    """A rewind that has started and has not finished.
 
     Attributes
     ----------
     token : int
         Number of the `rewind begun` entry. Only the process that wrote this entry owns the location.
     checkpoint : int or None
-        The checkpoint that the user named. None to find the newest one from which no row is written twice.
+        The checkpoint that the user named. If None, the rewind goes to the newest one from which no row is written twice.
     request : dict[str, Any]
         The options of the rewind, and the process that runs it.
     """
@@ -370,11 +370,11 @@ class Origin:
     savepoint : str
         Identifier of the savepoint.
     origin : str
-        The location of which the savepoint was taken.
+        The location from which the savepoint was taken.
     checkpoint, batch : int
         The restored checkpoint, and its last micro-batch.
     position : int
-        The position of this journal when it was opened.
+        The `Ledger.position` of this journal when it was opened.
     claim : bool
         True if the query itself continues here, False if this location is a copy.
     """

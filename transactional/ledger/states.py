@@ -15,17 +15,17 @@ class CheckpointState(str, enum.Enum):
     """The state of a checkpoint. Entries of the journal change it: `prepared`, `decided`, `settled`, `void`, ..."""
 
     PENDING = "pending"
-    """Its micro-batches are being written, or are prepared; nothing is decided."""
+    """The checkpoint's micro-batches are being written or are prepared. Nothing is decided yet."""
     DECIDED = "decided"
-    """Its decision is in the journal, but some of its rows may not be visible yet."""
+    """The decision is in the journal, but some rows of the checkpoint may not be visible yet."""
     SETTLED = "settled"
-    """All of its rows are visible."""
+    """All rows of the checkpoint are visible."""
     DECLINED = "declined"
-    """It could not be decided (a hook or the journal's store failed). Its micro-batches wait for the next checkpoint."""
+    """A hook or the journal's store failed, so the checkpoint was not decided. Its micro-batches wait for the next one."""
     ABORTED = "aborted"
-    """It was aborted before its decision, so its micro-batch is written again."""
+    """The checkpoint was aborted before a decision, so its micro-batch is written again."""
     VOID = "void"
-    """Its prepared transactions were lost and none was committed, so its micro-batches are written again."""
+    """Prepared transactions were lost and none was committed, so all micro-batches of the checkpoint are written again."""
 
 
 TRANSITIONS: Mapping[CheckpointState, frozenset[CheckpointState]] = {

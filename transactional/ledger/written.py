@@ -28,9 +28,10 @@ class Written:
     digest : str
         Digest of all rows, no matter how they were divided into parts; empty if unknown.
     frame : str
-        Digest of the parts. It differs from the frame of another write that was planned under the same version.
+        Digest of the parts, including their handles. So two writes of the same version have different frames, even if they have
+        the same rows.
     routes : Mapping[str, tuple[int, str]]
-        Number of rows and digest of each route, for a sink that combines several.
+        Number of rows and digest of each route, for a sink that combines several sinks.
     """
 
     rows: int
@@ -40,7 +41,7 @@ class Written:
 
     @classmethod
     def of(cls, parts: Iterable[Mapping[str, Any]]) -> Written:
-        """Return the record of a write from its parts, as `Part.to_json` returns them."""
+        """Return the record of a write. The parts are in the form that `Part.to_json` returns."""
         ordered = sorted(
             (dict(part) for part in parts), key=lambda part: (int(part["partition"]), part.get("route", ""))
         )
