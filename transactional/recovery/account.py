@@ -130,8 +130,8 @@ def _topics(lines: Sequence[SourceLine]) -> frozenset[str]:
 def check_sources(ledger: Ledger, view: QueryView) -> None:
     """Check that the ``offsets/`` files of this micro-batch and of the one before are the files that the journal recorded.
 
-    To write such a file, Spark checks whether it exists, then renames another file over it. A driver that is paused in between
-    replaces the file of its successor, which may have committed the micro-batch already.
+    To write such a file, Spark checks that the file does not exist, then renames a temporary file to its name. If a driver is
+    paused in between, it replaces the file of its successor, which may have committed the micro-batch already.
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
         if lines:
@@ -152,15 +152,15 @@ def check_recorded(ledger: Ledger, batch: int, lines: Sequence[SourceLine]) -> N
 def replaced_since_planned(batch: int) -> RetriableError:
     """Return the error for an ``offsets/`` file that was replaced after the tasks of its micro-batch were planned."""
     reason = (
-        f"offsets/{batch} is not the file from which the tasks of the micro-batch were planned: another driver has written it "
-        "since"
+        f"offsets/{batch} is not the file from which the tasks of the micro-batch were planned: another driver has "
+        "replaced it"
     )
     return RetriableError("CONCURRENT_COMMIT", reason=reason, batch=batch)
 
 
 PLANNED = (
-    ". The micro-batch is already planned: rewind to the newest checkpoint. If there is no checkpoint, nothing was written: "
-    "start at a new location"
+    ". Spark has already planned a micro-batch with this option: rewind to the newest checkpoint. If there is no checkpoint, "
+    "nothing was written: start at a new location"
 )
 
 
@@ -179,7 +179,7 @@ def check_schedule(
     targets : Collection[str]
         Ids of the topics that the sink writes to.
     lifetime : float or None
-        How long the store keeps a prepared transaction, in seconds; None if it keeps it forever.
+        How long the store keeps a prepared transaction, in seconds; None for forever.
     replaces : bool
         True if a row replaces the earlier row of its key.
     planned : bool
@@ -217,6 +217,4 @@ def _why_no_interval(
         )
     topics = {identity: topic for line in lines for topic, identity in line.topic_ids.items()}
     own = sorted(topics[identity] for identity in targets if identity in topics)
-    return (
-        f"it reads {', '.join(own)}, which it also writes, so its own open transactions would block it" if own else ""
-    )
+    return f"it reads and writes {', '.join(own)}, so its own open transactions would block it" if own else ""

@@ -23,17 +23,19 @@ __all__ = [
 
 
 class Judgement(enum.Enum):
-    """What to do with the handles of a decided checkpoint."""
+    """The next step for the handles of a decided checkpoint."""
 
     COMMIT = "no part is lost: commit all"
     REPAIR = "some parts are lost, but the checkpoint can't be voided: commit the others, and write the lost rows again"
-    VOID = "some parts are lost and none is committed: abort the others; if that proves it, void the checkpoint"
+    VOID = (
+        "some parts are lost and none is committed: abort the others; if the aborts confirm this, void the checkpoint"
+    )
 
 
 def judge_checkpoint(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]], batch: int
 ) -> Judgement:
-    """Return what to do with a decided checkpoint, given the states of its open parts and the current micro-batch.
+    """Return the next step for a decided checkpoint, given the states of its open parts and the current micro-batch.
 
     Raises
     ------
@@ -87,7 +89,7 @@ class UndecidedCommitError(AmbiguousOutcomeError):
 def committed_undecided(part: PartRecord, consequence: str) -> UndecidedCommitError:
     """Return the error for a transaction that was committed without a decision.
 
-    `consequence` names the step that would write its rows again.
+    `consequence` names the step that would write the transaction's rows again.
     """
     return UndecidedCommitError("COMMITTED_UNDECIDED", **part.named, rows=part.rows, consequence=consequence)
 
@@ -103,7 +105,7 @@ def _lost(
 def gaps(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> dict[str, int]:
-    """Return the first lost micro-batch of a decided checkpoint, by route. There is no order to keep between routes."""
+    """Return the first lost micro-batch of a decided checkpoint, by route. Rows of different routes need no common order."""
     found: dict[str, int] = {}
     for part in _lost(ledger, checkpoint, states):
         found[part.route] = min(part.batch, found.get(part.route, part.batch))
@@ -115,7 +117,7 @@ def committed_behind(
 ) -> list[int]:
     """Return the micro-batches of a decided checkpoint that come after the first lost one, but are committed at least in part.
 
-    This version commits in order. So there are none, unless an older version or another tool has committed them.
+    This release commits in order, so there are none, unless an older release or another tool has committed them.
     """
     committed = [part for part, state in states if state.outcome is Outcome.COMMITTED]
     committed += [part for part in ledger.parts_of(checkpoint) if part.committed]
@@ -140,7 +142,7 @@ def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: Que
     UndecidedCommitError
         ``COMMITTED_UNDECIDED``: another program has committed one of its transactions.
     RewindRequiredError
-        ``PREPARED_LOST``: it would have to be written again, but the query has moved past it.
+        ``PREPARED_LOST``: the micro-batch would have to be written again, but the query has moved past it.
     """
     for part, state in zip([part for part in record.parts if part.handles], states, strict=True):
         if state.outcome is Outcome.COMMITTED:

@@ -13,7 +13,7 @@ __all__ = ["check_encoding", "check_encodings", "check_rows", "mismatch"]
 
 
 def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read: Part) -> None:
-    """Check that a task of a replay has the recorded rows."""
+    """Check that a task of a replay produced the recorded rows."""
     if (read.rows, read.bytes, read.digest) == (recorded.rows, recorded.bytes, recorded.digest):
         return
     if read.rows == recorded.rows:
@@ -36,8 +36,8 @@ def check_encodings(messages: Sequence[Acknowledgement], batch: int) -> None:
 def check_encoding(what: str, recorded: str, found: str) -> None:
     """Check that two digests use the same encoding: digests in different encodings can't be compared.
 
-    The plan of a micro-batch gives the recorded encoding to its tasks. So the tasks use another one only if a newer release
-    wrote the record, or if they ran under an older release than the driver.
+    The plan of a micro-batch gives the recorded encoding to its tasks. So the tasks use a different encoding only if a newer
+    release wrote the record, or if the tasks ran under an older release than the driver.
     """
     before, now = (digest.partition(":")[0] if ":" in digest else "" for digest in (recorded, found))
     if before and now and before != now:

@@ -30,7 +30,7 @@ __all__ = [
 
 
 def check_version(ledger: Ledger, version: int) -> None:
-    """Check that a version is new, was written, or is so old that its record is no longer kept. *At planning.*"""
+    """Check that a version is new, was written, or is so old that its record is no longer kept. *Called at planning.*"""
     last = ledger.accounted
     if ledger.voided and version not in ledger.voided:
         raise RetriableError("VERSION_LOST", version=ledger.voided[0], versions=ledger.voided, detail="")
@@ -41,7 +41,7 @@ def check_version(ledger: Ledger, version: int) -> None:
 def check_origin(ledger: Ledger, origin: str) -> None:
     """Refuse versions of another streaming query, because it uses the same numbers for other rows.
 
-    *At the commit, because only the tasks know the query.*
+    *Called at the commit, because only the tasks know the query.*
     """
     if ledger.origin not in ("", origin):
         found = origin or "no streaming query"
@@ -49,7 +49,7 @@ def check_origin(ledger: Ledger, origin: str) -> None:
 
 
 def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version: int) -> None:
-    """Raise if a version was new when it was planned, but a higher version has been committed since."""
+    """Raise if a version was new when it was planned, but a higher version has since been committed."""
     if not all(message.drained for message in messages):
         reason = f"version {ledger.accounted} was committed in the meantime, and versions must increase"
         raise FencedError("VERSION_OVERTAKEN", reason=reason, batch=version)
@@ -115,7 +115,7 @@ def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
 
 
 def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> None:
-    """If the run recorded a topic id, check that the rows of a write are in this topic: it may have been re-created since."""
+    """If the run recorded a topic id, check that a write's rows are in this topic. The topic may have since been re-created."""
     changed = other_topics(ledger, targets, route)
     if changed:
         raise _other_target(ledger, changed)
@@ -129,12 +129,12 @@ def other_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> s
 
 
 def _other_target(ledger: Ledger, changed: str) -> LocationError:
-    reason = f"all versions of a location must go to the same target, but this write has another target ({changed})"
+    reason = f"all versions of a location must go to the same target, but this write has a different target ({changed})"
     return LocationError("LOCATION_TAKEN", location=ledger.location, reason=reason)
 
 
 def _one_spelling(identity: str) -> str:
-    """Return a topic's id in base64, the form of `targets`. Runs record it as a UUID."""
+    """Return a topic's id in base64, as a sink's `targets` returns it. Runs record the id as a UUID."""
     try:
         return base64.b64encode(uuid.UUID(identity).bytes).decode().rstrip("=")
     except ValueError:
@@ -142,7 +142,7 @@ def _one_spelling(identity: str) -> str:
 
 
 def lost_version(problem: RewindRequiredError) -> RetriableError:
-    """Return the error for a write that finds that an earlier version lost its transactions after its decision.
+    """Return the error for a write whose planning finds that an earlier version lost transactions after its decision.
 
     A batch write has no logs to rewind, so the user has to write the lost version again.
     """

@@ -21,11 +21,12 @@ class QueryView:
     location : str
         The checkpoint location, as a canonical path.
     batch : int
-        The current micro-batch: the highest number in ``offsets/``.
+        The current micro-batch: the highest number in ``offsets/``, or the next number if the query is stopped and its newest
+        micro-batch is committed. For a batch write, the version.
     committed : int
         The highest number in ``commits/``; -1 if there is none.
     lines : Sequence[SourceLine]
-        The source lines of ``offsets/<batch>``; empty if the query has stopped and not begun this micro-batch.
+        The source lines of ``offsets/<batch>``; empty if that file does not exist yet.
     previous : Sequence[SourceLine] or None
         The source lines of ``offsets/<batch - 1>``; None if this file does not exist.
     gaps : bool
@@ -33,8 +34,8 @@ class QueryView:
     oldest : int
         The lowest number in ``offsets/``. Earlier files were purged, so no rewind can go back further.
     repartitions : Callable[[], Sequence[int]]
-        Returns the micro-batches directly before `batch` that a repartition of the stopped query has added, in order.
-        They repeat the sources of the micro-batch before them, no sink wrote them, and they are committed.
+        Returns the micro-batches directly before `batch` that a repartition of the stopped query has added, in order. Each
+        repeats the source lines of the micro-batch before it, and is committed, but no sink wrote it.
     text : str
         The whole text of ``offsets/<batch>``, for the journal; empty if the journal need not keep it.
     """
