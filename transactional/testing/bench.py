@@ -140,7 +140,7 @@ class Bench:
         return []
 
     def must_be_lost(self, handle: Mapping[str, Any]) -> None:
-        """Check that `commit` reports exactly this handle as lost, and so does `inspect`."""
+        """Check that `commit` and `inspect` both report that this handle is lost."""
         assert self.lost_of(handle) == [handle], "commit must raise TransactionLostError with exactly this handle"
         self._must_report(self.sink(), [handle], Outcome.LOST)
 
@@ -204,12 +204,12 @@ class Bench:
         return {"do": what, "handles": [dict(h) for h in handles], **about}
 
     def die_in_commit(self, process: SinkProcess, line: int | None, *handles: Mapping[str, Any]) -> int | None:
-        """Run a commit in another process, which dies before the `line`-th line of the sink's code; see `lines_until_death`."""
+        """Run a commit in a child process, which is killed before one line of the sink's code; see `lines_until_death`."""
         lines: int | None = process.ask(**self.words("die", *handles), line=line)["lines"]
         return lines
 
     def torn(self, handles: Mapping[tuple[int, int], Mapping[str, Any]], before: Sequence[int]) -> str:
-        """Return a text about what is wrong after a commit that may have been killed; empty if nothing is wrong.
+        """Return an error text for a commit that may have been killed; empty if nothing is wrong.
 
         Readers must see all rows of a handle or none of them; if `commitsTogether` is true, all rows of the checkpoint or none.
         The store must not have the checkpoint's id before its rows. `inspect` must report the same state that readers see.

@@ -36,20 +36,20 @@ class SinkConformance(GoldenHandles):
     seconds : float
         How long a test waits until committed rows are visible and the state of a handle is known.
     quiet_seconds : float
-        How long the visible rows must stay as expected, if `quiet` returns None.
+        If `quiet` returns None: how long the visible rows must stay unchanged.
     rounds : int
         The number of races between commit and abort.
     deaths : int
-        The maximum number of processes that are killed within a `commit`, each at another line of the sink's code.
+        The maximum number of processes that are killed within a `commit`, each at a different line of the sink's code.
     ordered : bool
         True if `visible` returns the rows of one transaction in the order in which they were written. Set it to False if
-        your store has no order (a table of most databases).
+        your store does not keep the order: most database tables do not.
     golden_handles : Path or None
         A folder with handles from released versions of the sink, one JSON file each, sorted by name from old to new. The
-        tests check that the present version understands them.
+        tests check that the current version understands them.
     keyed_by_data : Collection[str]
-        Members of a handle whose keys are data, such as names of topics. Only their values are compared with
-        `golden_handles`.
+        Names of those items of a handle that are dicts with data as keys, such as names of topics. Only the values in these
+        dicts are compared with `golden_handles`.
 
     Examples
     --------
@@ -87,8 +87,8 @@ class SinkConformance(GoldenHandles):
     def quiet(self, options: Mapping[str, str]) -> bool | None:
         """Return whether readers already see the outcome of every commit and abort; None (the default) if unknown.
 
-        Override it if the store answers before readers see the outcome, and can report when they do. Then the tests need no
-        pause to find a row that becomes visible too late, or that should never become visible.
+        Override it if the store answers before readers see the outcome, and you can find out when readers see it. Otherwise
+        the tests pause, to find rows that become visible too late, or that should never become visible.
         """
         return None
 
@@ -124,7 +124,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([0, 1, 2])
 
     def test_a_commit_can_be_repeated(self, sink_options: Mapping[str, str]) -> None:
-        """Until its checkpoint is settled, the same process or a new one may repeat a commit, also after sweeps."""
+        """Until its checkpoint is settled, the same process or a new one may repeat a commit, even after sweeps."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         sink = bench.sink()
@@ -285,7 +285,7 @@ class SinkConformance(GoldenHandles):
         bench.must_see([1, 2])
 
     def test_commit_and_abort_raced_by_two_processes_end_in_one(self, sink_options: Mapping[str, str]) -> None:
-        """Two drivers race for one handle. Each wins at least once."""
+        """One process commits a handle while another aborts it. Each of them wins at least once."""
         bench = Bench(self, sink_options)
         expected: list[int] = []
         ends: set[str] = set()
@@ -315,9 +315,11 @@ class SinkConformance(GoldenHandles):
                 assert not (not lost and "lost" in committed), (
                     "commit reported the transaction as lost, but it is committed"
                 )
-                assert not (lost and aborted.get("committed")), "abort reported it as committed, but it is lost"
+                assert not (lost and aborted.get("committed")), (
+                    "abort reported the transaction as committed, but it is lost"
+                )
                 assert not (not lost and aborted == {"committed": []}), (
-                    "abort reported it as aborted, but it is committed"
+                    "abort reported the transaction as aborted, but it is committed"
                 )
                 bench.must_see(expected)
         assert ends == {"commit", "abort"}

@@ -16,7 +16,7 @@ from transactional.sink import TwoPhaseCommitSink
 __all__ = ["lines_until_death", "spread"]
 
 VISITS = 2
-"""How many runs of the same line are counted. With 2, a process is killed in both rounds of a loop over two handles."""
+"""How often the same line is counted. With 2, processes are killed in both rounds of a loop over two handles."""
 
 
 def lines_until_death(sink: TwoPhaseCommitSink[Any, Any], act: Callable[[], object], line: int | None) -> int | None:

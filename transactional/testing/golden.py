@@ -1,4 +1,4 @@
-"""Tests with handles of former versions of a sink: the present version must understand them."""
+"""Tests with handles that older versions of a sink made: the current version must understand them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ __all__ = ["GoldenHandles"]
 
 
 class GoldenHandles:
-    """The part of `SinkConformance` that compares handles with those of `golden_handles`."""
+    """The part of `SinkConformance` that tests with the handles in `golden_handles`."""
 
     golden_handles: ClassVar[Path | None] = None
     keyed_by_data: ClassVar[Collection[str]] = ()
 
     def test_handles_of_former_versions_are_understood(self, sink_options: Mapping[str, str]) -> None:
-        """The transactions of these handles no longer exist: `inspect` must return this as a state, and raise no error."""
+        """The transactions of these handles no longer exist: `inspect` must return a state for each, and not raise an error."""
         suite: Any = self
         bench = Bench(suite, sink_options)
         golden = self._golden()
         kept = bench.prepare([1])
         for handle in golden:
             (state,) = bench.sink().inspect([handle])
-            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), f"{handle}: its transaction is gone, not {state}"
+            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), (
+                f"{handle}: transaction gone, but inspect returned {state}"
+            )
         bench.commit(kept)
         bench.must_see([1])
 
@@ -38,7 +40,7 @@ class GoldenHandles:
         suite: Any = self
         newest = self._golden()[-1]
         fresh = Bench(suite, sink_options).prepare([1])
-        assert self._shape(fresh) == self._shape(newest), f"add a file with the new handle to {self.golden_handles}"
+        assert self._shape(fresh) == self._shape(newest), f"add the new handle to {self.golden_handles}, as a file"
 
     def _golden(self) -> list[dict[str, Any]]:
         if self.golden_handles is None:

@@ -67,7 +67,7 @@ class MemoryTransactions:
         self._must_be(number, "open").state = "prepared"
 
     def commit(self, number: int) -> Outcome:
-        """Commit a transaction if it is prepared; return COMMITTED (now or earlier) or LOST."""
+        """Commit a transaction if it is prepared. Return COMMITTED if it is committed now, otherwise LOST."""
         found = self._find(number)
         if found.state == "prepared":
             found.state = "committed"
@@ -89,7 +89,7 @@ class MemoryTransactions:
         return True
 
     def hurt(self, number: int) -> None:
-        """Lose a part of a prepared transaction. Its outcome is then LOST, but `commit` still succeeds until it is aborted."""
+        """Damage a prepared transaction. Its `outcome` is then LOST, but it can still be committed until it is aborted."""
         self._find(number).hurt = True
 
     def outcome(self, number: int) -> Outcome:
@@ -107,12 +107,12 @@ class MemoryTransactions:
         return self._find(number).began + self._timeout - self._clock.now()
 
     def unfinished(self, prefix: str | None = None) -> list[int]:
-        """Return the numbers of the open and prepared transactions: all, or those with this prefix."""
+        """Return the numbers of the open and prepared transactions: all of them, or only those with this prefix."""
         numbers = [n for n in self._transactions if self._find(n).state in ("open", "prepared")]
         return [n for n in numbers if prefix in (None, self._transactions[n].prefix)]
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all transactions that were ever begun."""
+        """Return the numbers of all transactions that were ever opened."""
         return list(self._transactions)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -233,7 +233,7 @@ class FailingSink(RecordingSink):
     Attributes
     ----------
     failures : dict[str, list[Exception]]
-        Errors by method name. Each of the next calls of the method raises one of them, before it does anything.
+        Errors by method name. Each call of the method raises the next error of its list, before it does anything.
     """
 
     def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:

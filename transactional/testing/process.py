@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ALL_RUNS", "SinkProcess", "checkpoint_of"]
 
 ALL_RUNS = 2**31
-"""A run number higher than any real one: for a cut-off at this run, every transaction is over."""
+"""A run number higher than any real one, so that every transaction is before a cut-off at this run."""
 
 ANSWER_SECONDS = 120.0  # a sink's process imports its clients first; on a loaded machine that takes tens of seconds
 

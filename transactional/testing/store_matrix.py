@@ -40,20 +40,20 @@ MOMENTS = ("run begins", "driver lives", "commit", "batch write")
 
 
 class StoreMatrix:
-    """Test class that checks that a sink never writes into a wrong store: an older copy, an empty one, or another one.
+    """Test class that checks that a sink never writes into a wrong store: an older copy, an empty one, or a different one.
 
     Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests cause each
     kind of damage to the store, each at several moments of a query, with the real coordinator. The query must stop with an
-    error of the catalogue, and no row may become visible. When the former store is back, the query must continue and end with
-    every row exactly once.
+    error of the catalogue, and no row may become visible. When the original store is back, the query must continue, and in
+    the end every row must be visible exactly once.
 
     Attributes
     ----------
     cannot : Collection[tuple[str, str]]
-        Pairs (damage, moment) that your store can't detect. ("older copy", "another prefix") is also possible. The tests assert
-        that the query continues in these cases. Mention them in your docs.
+        Pairs (damage, moment) that your store can't detect; the pair ("older copy", "another prefix") is also allowed. The
+        tests assert that the query continues in these cases. Mention them in your docs.
     comesBack : bool
-        True if `putBack` can restore a target that `remove` has removed. Then the query must continue with it.
+        True if `putBack` can restore the store after `remove` and after `replace`. Then the query must continue.
     """
 
     cannot: ClassVar[Collection[tuple[str, str]]] = ()
@@ -74,20 +74,20 @@ class StoreMatrix:
         raise NotImplementedError
 
     def replace(self, options: Mapping[str, str]) -> None:
-        """Replace the target with another one, which is empty and which the sink could write to."""
+        """Replace the target with a different one that is empty and that the sink could write to."""
         raise NotImplementedError
 
     def emptyLog(self, options: Mapping[str, str]) -> bool:
-        """Empty the log entry of the newest commit, as a power failure may, and return True.
+        """Empty the log entry of the newest commit, as a power failure might do, and return True.
 
-        By default, return False: the store has no log, and the tests of this damage are skipped.
+        By default, return False, for a store without a log: then the tests of this damage are skipped.
         """
         return False
 
     def unreachable(self, options: Mapping[str, str]) -> Mapping[str, str] | None:
         """Return options that address a store that does not answer.
 
-        By default, return None: there is no such store, and the tests of this damage are skipped.
+        By default, return None: then the tests of this damage are skipped.
         """
         return None
 
@@ -98,7 +98,7 @@ class StoreMatrix:
     def test_a_store_that_is_not_the_journal_s_is_never_written_into(
         self, sink_options: Mapping[str, str], damage: str, moment: str
     ) -> None:
-        """After three checkpoints the store is damaged. The fourth must not be written."""
+        """After three checkpoints the store is damaged. The fourth checkpoint must not be written."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=moment == "batch write")
         query.run(0, [0])
@@ -132,7 +132,7 @@ class StoreMatrix:
     def test_a_query_that_died_in_its_commit_goes_on_under_another_prefix(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """The store holds an unsettled checkpoint of the former prefix. That does not make the location an older copy."""
+        """The store holds an unsettled checkpoint of the old prefix. The location must not be mistaken for an older copy."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])
@@ -166,7 +166,7 @@ class StoreMatrix:
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
     def test_a_sink_notices_that_its_store_is_gone_and_creates_none(self, sink_options: Mapping[str, str]) -> None:
-        """`isThere` returns the right answer and changes nothing. A sink that does not override it is skipped."""
+        """`isThere` returns the right answer and changes nothing. The test is skipped if the sink does not override it."""
         suite: Any = self
         if suite.sink_type.isThere is TwoPhaseCommitSink.isThere:
             pytest.skip("the sink does not override isThere")
@@ -181,7 +181,7 @@ class StoreMatrix:
             assert query.is_there()
 
     def _damage(self, query: _Query, damage: str, older: Any, known: _Store) -> bool:
-        """Cause the damage. Return False if the suite can't."""
+        """Cause the damage. Return False if the suite can't cause it."""
         if damage == "older copy":
             self.putBack(query.options, older)
         elif damage == "gone":
@@ -219,7 +219,7 @@ class _Query:
         self.restart()
 
     def restart(self, more: str = "") -> None:
-        """Continue with a new driver. `more` is appended to the prefix, so that the driver uses another one."""
+        """Continue with a new driver. To use a new prefix, pass `more`: it is appended to the old prefix."""
         self._driver = uuid.uuid4().hex
         self._prefix += more
         self.options = dict(Options(self.options).replaced(transactionalidprefix=self._prefix))
@@ -244,7 +244,7 @@ class _Query:
         self._done = batch
 
     def is_there(self) -> bool:
-        """Return whether all targets exist, according to a new sink, such as a new driver has."""
+        """Return whether all targets exist, according to a new sink."""
         sink = self._sink()
         found = [sink.isThere(route) for route in routes_of(sink)]
         sink.close()
@@ -282,7 +282,7 @@ class _Query:
             self.run(3 if self.journal is self.newest else 2, [3])
 
     def must_stop(self, messages: list[Acknowledgement | None], anyhow: bool) -> None:
-        """Check that the query's next step, or the start after it, fails. Unless `anyhow`, a restart must not fix the error."""
+        """Check that the query's next step, or the start after it, fails. Unless `anyhow`, the error must be a lasting one."""
         with pytest.raises(TwoPhaseCommitError) as stopped:
             self.go_on(messages)
         if isinstance(stopped.value, (FencedError, RetriableError)):  # nothing is decided, so start the query again
@@ -306,7 +306,7 @@ class _Query:
 
 
 class _Died(BaseException):
-    """Raised in the place where the driver dies."""
+    """Raised at the point where the driver dies."""
 
 
 class _Store(MemoryJournalStore):
