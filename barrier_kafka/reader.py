@@ -21,8 +21,8 @@ def complete_offsets(
 ) -> dict[str, dict[int, int]]:
     """Return the end offsets of the newest whole checkpoint that a query has published to a barrier topic.
 
-    All rows of that checkpoint and of earlier ones are before these offsets, and no row of a later checkpoint is. A consumer
-    that stops at these offsets sees only whole checkpoints.
+    All rows of that checkpoint and of earlier ones are before these offsets. All rows of later checkpoints come after them. A
+    consumer that stops at these offsets sees only whole checkpoints.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def complete_offsets(
         A consumer with ``isolation.level=read_committed`` (the default) that you use for nothing else during this call. The
         function assigns the barrier topic to the consumer, and removes the assignment at the end.
     barrier_topic : str
-        The topic that the sink's option ``barrierTopic`` names.
+        The topic with the query's marks: the value of the sink's option ``barrierTopic``.
     timeout : float
         Seconds to wait for the brokers.
     admin : confluent_kafka.admin.AdminClient, optional

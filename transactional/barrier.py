@@ -98,7 +98,7 @@ class SourceLine:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The names of the topics whose positions the line holds."""
+        """The names of the topics whose positions the line contains."""
         return frozenset(self._of("topics") or ())
 
     @property
@@ -127,7 +127,7 @@ class SourceLine:
 
     @property
     def is_within_cut(self) -> bool:
-        """Whether the offset lies between two barriers of other queries. If so, no barrier here closes a checkpoint."""
+        """Whether the offset lies between two barriers of other queries. Then no barrier of the source closes a checkpoint."""
         return bool((self.cut or {}).get("toward"))
 
     @property
@@ -175,7 +175,7 @@ def sources_digest(lines: Sequence[SourceLine]) -> str:
 
 
 def closes_checkpoint(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> bool:
-    """Return whether the source lines of a micro-batch say that it closes a checkpoint."""
+    """Return whether a micro-batch closes a checkpoint, according to its source lines."""
     if any(line.is_within_cut for line in lines):
         return False
     barriers = [line.barrier for line in lines]

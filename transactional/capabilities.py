@@ -75,7 +75,7 @@ class Examines(ABC):
         """
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
-        """Look for problems that may appear later; change nothing. Called after `checkStart` has passed. Default: no findings.
+        """Look for problems that may appear later; change nothing. Called if `checkStart` raises nothing. Default: no findings.
 
         *User's driver program, at the first start at a location; ``barrier doctor``.* The program logs warnings and problems;
         the command prints all findings.
@@ -96,7 +96,7 @@ class Examines(ABC):
         return ()
 
     def tryOut(self) -> Iterable[Finding]:
-        """Write, read and delete a harmless object where the rows will be. *``barrier doctor``.* Default: no findings."""
+        """Write, read and delete a harmless object next to the future rows. *``barrier doctor``.* Default: no findings."""
         return ()
 
 
@@ -130,8 +130,8 @@ class WarmsUp(ABC):
         """Prepare for `beginTransaction`: import modules and connect, but change nothing at the store. *Executor.*
 
         Called in a thread while a task waits for its first row, if its partition id had rows in the last two micro-batches.
-        The method must end by itself within seconds, because the task waits for it before it calls any other method. If the
-        method raises, the error is logged and ignored. If the task gets no row, only `close` follows.
+        The method must end by itself within seconds, because the task calls no other method before this one returns. If
+        the method raises, the error is logged and ignored. If the task gets no row, only `close` follows.
         """
 
 
@@ -185,8 +185,8 @@ class KeepsEvidence(ABC):
         Raises
         ------
         PutBackError
-            ``LOCATION_PUT_BACK``: the store has data that the journal does not know. The error's parameter ``evidence``
-            describes the data in a clause. The query stops before it writes anything. But if the journal has grown in the
+            ``LOCATION_PUT_BACK``: the store has data that the journal does not know. Describe the data in the parameter
+            ``evidence``, in a clause. The query then stops before it writes anything. But if the journal has grown in the
             meantime, the framework ignores the error and calls this method again.
         StoreError
             ``STORE_WENT_BACK``: the store lacks rows that the journal has settled.
@@ -219,8 +219,8 @@ class ShowsLater(ABC):
     def ensureVisible(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
         """Wait until readers can see all rows of a committed checkpoint. *Driver; may be called again.*
 
-        Called once per checkpoint, before the journal records it as settled. If the process dies before that, recovery calls
-        this method again.
+        Called before the journal records the checkpoint as settled. If the process dies before that, recovery calls this method
+        again.
 
         Parameters
         ----------
@@ -247,8 +247,8 @@ class ReportsOutput(ABC):
     def output(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
         """Return the position of a committed checkpoint's rows in the store, as a small JSON mapping. *Driver.*
 
-        People read the mapping, and `Restorable` uses it to go back. For a table, return its version, for example. For a topic,
-        return an offset for each partition that is after all rows of the checkpoint.
+        People read the mapping, and `Restorable` uses it to go back. For a table, for example, return the version. For a topic,
+        return for each partition an offset that is after all rows of the checkpoint.
         """
 
 
@@ -256,7 +256,7 @@ class Restorable(ReportsOutput):
     """A sink that can take its store back to an earlier checkpoint (``barrier rewind --restore-tables``)."""
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Raise errors that `restoreOutput` would raise, if possible; change nothing. *Driver, before a rewind starts.*
+        """Raise the errors of `restoreOutput` that can be known in advance; change nothing. *Driver, before a rewind starts.*
 
         Parameters
         ----------
@@ -288,7 +288,7 @@ class Restorable(ReportsOutput):
 
 
 class WritesTopics(ABC):
-    """A sink that writes to topics, which may be deleted and created again under the same name."""
+    """A sink that writes to topics. It reports their ids, because a topic may be deleted and created again under its name."""
 
     @abstractmethod
     def targets(self, handles: Sequence[Any]) -> Collection[str]:

@@ -41,8 +41,8 @@ class CheckpointMark:
     after : int
         The id of the query's previous checkpoint with a mark; 0 for the first.
     lineage : Mapping[str, int]
-        The newest barrier in the checkpoint of each origin, by query id. Origins are the queries whose output this query reads,
-        directly or indirectly, and this query.
+        The newest barrier of each origin that the checkpoint contains, by the origin's query id. The origins are this query and
+        the queries whose output it reads, directly or indirectly.
     exact : bool
         True if the checkpoint contains no row after those barriers.
     rows : int
@@ -74,7 +74,7 @@ class Part:
         The handle of the prepared transaction. None if the task had no row, or if its rows are visible already
         (at-least-once).
     rows, bytes : int
-        The number of rows, and the length of their encoding as `RowDigest` counts it.
+        The number of rows, and their size in bytes (see `RowDigest`).
     digest : str
         The digest of the rows, with its encoding: see `transactional.digest`.
     route : str

@@ -67,7 +67,7 @@ class Pace:
     Parameters
     ----------
     seconds : float
-        The minimum time between two actions. The first one may be done immediately.
+        The minimum time between two actions. The first action may be done immediately.
     clock : Clock
     """
 

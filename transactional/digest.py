@@ -62,7 +62,7 @@ class RowDigest:
     encoding: int = ENCODING_VERSION
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Add a batch's rows."""
+        """Add the rows of a batch to the digest."""
         import numpy as np
 
         hash_column = {1: _hash_column_1, 2: _hash_column}[self.encoding]

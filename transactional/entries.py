@@ -300,7 +300,7 @@ class RewindBegun(Fact):
 
     checkpoint: int | None
     request: Json
-    """The options of the rewind. In the JSON, its items are next to ``checkpoint``, not in an object of their own."""
+    """The options of the rewind. In the JSON, these options are next to ``checkpoint``, not in an object of their own."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry's body as JSON."""

@@ -101,7 +101,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, source: str) -> Entry:
-    """Return the entry that `encode` wrote as these bytes. `source` names the file, for errors.
+    """Return the entry that `encode` wrote as these bytes. `source` names the file in error messages.
 
     Raises
     ------

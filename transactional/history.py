@@ -40,7 +40,8 @@ class History:
         The value that `guardRun` returned for the newest run. None if any run so far has no recorded value: the driver of such
         a run may have been paused, and may still call `guardRun` at any time.
     late : Sequence[Mapping[str, Any]]
-        All values of `guardRun` that were recorded. A driver that was paused may have called it after the newest run did.
+        All values of `guardRun` that were recorded. A driver that was paused may have called `guardRun`
+        after the newest run did.
     stamp : int
         The highest value that `KeepsEvidence.stamp` returned for any checkpoint.
     newest : int
@@ -166,7 +167,7 @@ def must_hold(store: str, held: int, known: int) -> None:
     Parameters
     ----------
     store : str
-        The name of the store, for the error.
+        The name of the store, for the error message.
     held : int
         The newest checkpoint in the store.
     known : int

@@ -82,7 +82,7 @@ def unfinished(begun: RestoreBegun) -> LocationError:
 
 
 def must_be_at(position: int) -> Judge:
-    """Require that no entry was added to the journal after `position`, where an operator has read it."""
+    """Require that the journal has not grown since an operator's command read it at `position`."""
 
     def judge(ledger: Ledger) -> None:
         if ledger.position != position:
@@ -153,7 +153,7 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
     token : int
         The run's token.
     batch : int
-        The micro-batch.
+        The number of the micro-batch.
     prepared : bool
         True if the micro-batch must already be in the journal as prepared; False if it must not be in the journal.
     covers : Sequence[int]

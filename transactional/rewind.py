@@ -288,7 +288,7 @@ def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
 def output_ranges(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[int | None, int]]:
-    """Return the range of positions that later checkpoints have written, for each name in their outputs.
+    """Return the range of positions that later checkpoints have written, for each name in the outputs (such as ``version``).
 
     Parameters
     ----------

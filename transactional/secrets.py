@@ -87,7 +87,7 @@ def hides_value(key: str) -> bool:
 def is_secret(key: str, value: str) -> bool:
     """Return whether an option's value must never be shown, because of the option's name or a secret in the value.
 
-    For example, an address may contain a password (``://user:...@host``), or its query string a token.
+    For example, an address may contain a password (``://user:...@host``) or, in its query string, a token.
     """
     if hides_value(key):
         return True

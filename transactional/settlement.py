@@ -1,4 +1,4 @@
-"""Settlement of decided checkpoints: commit the handles, and judge and repair lost ones, until all is settled or void.
+"""Settlement of decided checkpoints: commit the handles; judge and repair lost ones, until the checkpoint is settled or void.
 
 The class does the steps P5, C2, C5, C8 and C9 of `transactional.coordinator`, without threads.
 """
@@ -92,7 +92,7 @@ class Settlement:
         )
 
     def _settle_once(self, identifier: int, token: int) -> bool:
-        """Ask the store once, and act on the answer. Return False if the answer was already outdated, so ask again."""
+        """Ask the store once, and act on the answer. Return False if the answer was already outdated; then ask again."""
         judge = may_settle(token, identifier)
         ledger = self._journal.ledger
         judge(ledger)
@@ -183,7 +183,8 @@ class Settlement:
     def _note(self, checkpoint: CheckpointRecord) -> None:
         """If the store has a checkpoint's rows but not its id, call the sink's `commit` again, so that it stores the id.
 
-        This happens if a process died between the two. All handles are already committed, so the call changes nothing else.
+        This happens if a process died after the rows were stored, but before the id was stored. All handles are already
+        committed, so the call changes nothing else.
         """
         query, decided = self._journal.ledger.identity(self._query_id), self._decided(checkpoint)
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles and not part.accepted]

@@ -80,9 +80,9 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """The number of micro-batches that may be prepared but undecided at the same time; None for no limit."""
 
     commitsTogether: ClassVar[bool] = False
-    """True if one call of `commit` makes either all of its handles visible or none. Then one call gets all handles of a
-    checkpoint. If False, each call gets the handles of one micro-batch. The calls are in order, so that readers see the rows
-    of each key in order."""
+    """True if a call of `commit` is atomic: readers see the rows of all its handles, or of none. Then one call gets all handles
+    of a checkpoint. If False, each call gets the handles of one micro-batch. The calls are in order, so that readers see the
+    rows of each key in order."""
 
     replacesRows: bool = False
     """True if a row replaces the earlier row of its key (upserts). Then a source must keep the order of rows."""
@@ -120,7 +120,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def preCommit(self, transaction: TransactionT) -> HandleT | None:
         """Prepare: make all written rows durable and still invisible, even if this process dies. *Executor, once per task.*
 
-        Durable means: after a power failure as well. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`.
+        Durable rows survive a power failure. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`.
 
         Returns
         -------
@@ -178,11 +178,11 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
-        """Return the newest checkpoint of a query that the store holds. *Driver, before a run begins and before each commit.*
+        """Return the id of a query's newest checkpoint in the store. *Driver, before a run begins and before each commit.*
 
         The framework compares the id with the journal. If the store lacks a checkpoint, or has one that the journal does not
-        know, the query stops before anything is written. Therefore `commit` has to store `DecidedCheckpoint.completed` in one
-        step with the rows. Store it under the query id, not under the prefix, because users may change the prefix.
+        know, the query stops before anything is written. Therefore `commit` has to store `DecidedCheckpoint.completed` and
+        the rows atomically. Store it under the query id, not under the prefix, because users may change the prefix.
 
         Parameters
         ----------
@@ -245,7 +245,7 @@ def routes_of(sink: TwoPhaseCommitSink[Any, Any]) -> Sequence[str]:
 
 
 def guard_run(sink: TwoPhaseCommitSink[Any, Any], mark: RunMark | None) -> RunMark:
-    """Call the sink's `guardRun`, if it has one: claim the prefix (`mark` is None), or check that this run still owns it.
+    """Call the sink's `guardRun`, if it has one: claim the prefix (if `mark` is None), or check that this run still owns it.
 
     Return the mark of the claim, which is empty if the sink can't claim its prefix.
     """

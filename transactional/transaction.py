@@ -50,7 +50,7 @@ class Outcome(str, enum.Enum):
     PREPARED = "prepared"
     COMMITTED = "committed"
     LOST = "lost"
-    """The transaction can't be committed completely: it was aborted, or is still open but lost a part."""
+    """The transaction can't be committed completely: it was aborted, or the store has lost a part of it."""
     UNKNOWN = "unknown"
 
 
@@ -66,7 +66,7 @@ class HandleState:
     margin : float
         For `PREPARED`: a checkpoint with this handle is decided only if more than this number of seconds is left.
     evidence : str
-        How the sink knows the outcome, in a few words. The journal records it with a verdict.
+        How the sink knows the outcome, in a few words. The journal records this text with a verdict.
     """
 
     outcome: Outcome
