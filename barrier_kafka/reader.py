@@ -21,21 +21,21 @@ def complete_offsets(
 ) -> dict[str, dict[int, int]]:
     """Return the end offsets of the newest whole checkpoint that a query has published to a barrier topic.
 
-    All rows of the query's checkpoints up to that one are before these offsets, and no row of a later one. A consumer that
-    stops there sees only whole checkpoints.
+    All rows of that checkpoint and of earlier ones are before these offsets. All rows of later checkpoints come after them. A
+    consumer that stops at these offsets sees only whole checkpoints.
 
     Parameters
     ----------
     consumer : confluent_kafka.Consumer
         A consumer with ``isolation.level=read_committed`` (the default) that you use for nothing else during this call. The
-        function assigns the barrier topic to it, and finally unassigns it.
+        function assigns the barrier topic to the consumer, and removes the assignment at the end.
     barrier_topic : str
-        The topic that the sink's option ``barrierTopic`` names.
+        The topic with the query's marks: the value of the sink's option ``barrierTopic``.
     timeout : float
         Seconds to wait for the brokers.
     admin : confluent_kafka.admin.AdminClient, optional
-        Used to compare the topic's id with the id in the mark. Without it, a topic that was created again is detected only
-        while it is shorter than the old one.
+        Used to compare the topic's id with the id in the mark. Without `admin`, a topic that was created again is detected
+        only while it is shorter than the old one.
 
     Returns
     -------
@@ -45,8 +45,8 @@ def complete_offsets(
     Raises
     ------
     ValueError
-        A record is not a mark, or is a mark of a newer release. Or the marked topic was deleted or created again, so the
-        offsets mean other rows.
+        A record is not a mark, or is a mark of a newer release. Or a topic in the mark was deleted or created again, so the
+        offsets now mean other rows.
     TimeoutError
         The brokers did not answer in time.
     confluent_kafka.KafkaException
@@ -76,7 +76,7 @@ def complete_offsets(
 def _is_there(
     consumer: Consumer, admin: AdminClient | None, name: str, identity: str, ends: dict[int, int], deadline: float
 ) -> bool:
-    """Return whether a topic still exists and is the marked one, not a new topic with the same name.
+    """Return whether a topic in the mark still exists, and was not created again under the same name.
 
     With `admin`, the topic ids are compared. Without it, only the topic's length is compared with the offsets in the mark.
     """

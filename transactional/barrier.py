@@ -1,4 +1,4 @@
-"""Checkpoint barriers (like Flink's CheckpointBarrier), which are values in end offsets, and the source lines with them."""
+"""Checkpoint barriers (like Flink's CheckpointBarrier), and the lines of ``offsets/N`` in which the source stores them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BarrierKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class CheckpointBarrier:
-    """The end of a checkpoint in the stream of micro-batches: all rows since the last barrier belong to one checkpoint.
+    """The end of a checkpoint in the stream of micro-batches: all rows since the previous barrier belong to one checkpoint.
 
     A barrier's number is not a checkpoint id.
 
@@ -50,7 +50,7 @@ class CheckpointBarrier:
     timestamp: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the barrier as JSON, as an end offset has it under the key ``barrier``."""
+        """Return the barrier as JSON: the value of the key ``barrier`` in an end offset."""
         return {"kind": self.kind.value, "number": self.number, "timestamp": self.timestamp}
 
     @classmethod
@@ -76,7 +76,7 @@ class SourceLine:
 
     @classmethod
     def parse(cls, text: str) -> SourceLine:
-        """Parse a line of any source. Raises one of `transactional.entry.UNFIT` if a line of barrier-kafka is malformed."""
+        """Parse a line of any source. If a line of barrier-kafka is malformed, raise one of `transactional.entry.UNFIT`."""
         try:
             offset = json.loads(text)
         except ValueError:
@@ -87,7 +87,7 @@ class SourceLine:
         return line
 
     def check(self) -> None:
-        """Read every part of the line once, so that a malformed line fails here, where the caller still knows its file."""
+        """Read every part of the line once, so that a malformed line fails here, where the caller knows the file's name."""
         _ = (self.barrier, self.topics, dict(self.topic_ids), self.longest_wait, self.is_within_cut, cut_of([self]))
 
     @property
@@ -98,7 +98,7 @@ class SourceLine:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The names of the topics whose positions the line holds."""
+        """The names of the topics whose positions the line contains."""
         return frozenset(self._of("topics") or ())
 
     @property
@@ -120,14 +120,14 @@ class SourceLine:
     def cut(self) -> Mapping[str, Any] | None:
         """The newest barriers of other queries that the offset contains, as JSON. None if the source follows no other query.
 
-        `lineage` has the barriers by query; `exact` is true if the offset contains no row after them.
+        `lineage` has the barrier of each query; `exact` is true if the offset contains no row after these barriers.
         """
         found: Mapping[str, Any] | None = self._of("cut")
         return found
 
     @property
     def is_within_cut(self) -> bool:
-        """Whether the offset is between two barriers of other queries. If so, no barrier of the source closes a checkpoint."""
+        """Whether the offset lies between two barriers of other queries. Then no barrier of the source closes a checkpoint."""
         return bool((self.cut or {}).get("toward"))
 
     @property
@@ -146,15 +146,15 @@ class SourceLine:
 
 
 def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[CheckpointBarrier]:
-    """Return the barriers in a micro-batch's source lines that the lines of the previous micro-batch do not have."""
+    """Return the barriers that a micro-batch's source lines have, but the previous micro-batch's lines do not."""
     pairs = zip_longest((line.barrier for line in lines), (line.barrier for line in previous or ()))
     return [new for new, old in pairs if new is not None and new != old]
 
 
 def cut_of(lines: Sequence[SourceLine]) -> dict[str, Any] | None:
-    """Return the newest barriers of other queries that a micro-batch contains in all of its sources, as JSON.
+    """Return the newest barriers of other queries that all sources of a micro-batch have reached, as JSON.
 
-    None if no source follows other queries' barriers.
+    None if no source follows other queries.
     """
     cuts = [cut for line in lines if (cut := line.cut) is not None]
     if not cuts:
@@ -175,7 +175,7 @@ def sources_digest(lines: Sequence[SourceLine]) -> str:
 
 
 def closes_checkpoint(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> bool:
-    """Return whether the source lines of a micro-batch say that it closes a checkpoint."""
+    """Return whether a micro-batch closes a checkpoint, according to its source lines."""
     if any(line.is_within_cut for line in lines):
         return False
     barriers = [line.barrier for line in lines]

@@ -1,6 +1,6 @@
-"""Abilities that only some sinks have, a class for each. A sink that has one is a subclass of its class as well.
+"""Optional abilities of sinks. Each ability is a class; a sink that has the ability is also a subclass of that class.
 
-The framework calls the methods of a class here only on sinks that are subclasses of it.
+The framework calls a method of such a class only if the sink is a subclass of the class.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = [
 
 
 class Examines(ABC):
-    """A sink that reports mistakes before the first micro-batch is planned, and to ``barrier doctor``."""
+    """A sink that reports mistakes early: to ``start()``, before the first micro-batch, and to ``barrier doctor``."""
 
     @classmethod
     def ofOptions(cls, options: Options) -> Any:
         """Build a sink from options alone, because the columns of the rows are not known. *``barrier doctor``.*
 
-        Its `checkStart` has to skip every check that needs columns. Default: the sink with a schema that has no columns.
+        The sink's `checkStart` has to skip every check that needs columns. Default: pass a schema without columns.
 
         Raises
         ------
@@ -57,14 +57,14 @@ class Examines(ABC):
     def checkStart(self, prefix: str | None) -> None:
         """Raise the errors that the first planning would raise; change nothing. *User's driver program, once per ``start()``.*
 
-        ``start()`` passes on the errors that this method raises. Without this method, users see such errors only after
-        ``start()`` has returned, when the first micro-batch is planned. Only programs that have registered the sink call this
-        method, so `identify` has to make the same checks. The constructor has already checked options and columns.
+        ``start()`` raises the errors that this method raises. Without this method, users see such errors only after ``start()``
+        has returned, when the first micro-batch is planned. Only programs that have registered the sink call this method, so
+        `identify` has to make the same checks. The constructor has already checked options and columns.
 
         Parameters
         ----------
         prefix : str or None
-            The option ``transactionalIdPrefix``. None if it is not set: the default, the query id, is not known yet.
+            The option ``transactionalIdPrefix``. None if the user has not set it: the default, the query id, is not known yet.
 
         Raises
         ------
@@ -75,17 +75,17 @@ class Examines(ABC):
         """
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
-        """Look for problems that may appear later, after `checkStart` has passed; change nothing. Default: no findings.
+        """Look for problems that may appear later; change nothing. Called if `checkStart` raises nothing. Default: no findings.
 
-        *User's driver program, at the first start at a location; ``barrier doctor``.* The program logs warnings and problems.
-        The command prints all findings.
+        *User's driver program, at the first start at a location; ``barrier doctor``.* The program logs warnings and problems;
+        the command prints all findings.
 
         Parameters
         ----------
         prefix : str or None
-            As in `checkStart`.
+            The same value as for `checkStart`.
         own : Collection[str]
-            Prefixes of the location's own runs.
+            The prefixes of all runs at this location. Their transactions belong to this query.
         intervalMs : int
             The source's ``barrierInterval`` in milliseconds; 0 if it is not known.
 
@@ -96,7 +96,7 @@ class Examines(ABC):
         return ()
 
     def tryOut(self) -> Iterable[Finding]:
-        """Write, read and delete a harmless object where the rows will be. *``barrier doctor``.* Default: no findings."""
+        """Write, read and delete a harmless object next to the future rows. *``barrier doctor``.* Default: no findings."""
         return ()
 
 
@@ -106,7 +106,7 @@ class NamesDatasets(ABC):
     @classmethod
     @abstractmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the datasets that contain a checkpoint's rows. *User's driver program, with `barrier_kafka.LineageListener`.*
+        """Return the datasets that have a checkpoint's rows. *User's driver program, with `barrier_kafka.LineageListener`.*
 
         Parameters
         ----------
@@ -130,8 +130,8 @@ class WarmsUp(ABC):
         """Prepare for `beginTransaction`: import modules and connect, but change nothing at the store. *Executor.*
 
         Called in a thread while a task waits for its first row, if its partition id had rows in the last two micro-batches.
-        The method must end by itself within seconds, because the task waits for it before it calls any other method. If the
-        method raises, the error is logged and ignored. If the task gets no row, only `close` follows.
+        The method must end by itself within seconds, because the task calls no other method before this one returns. If
+        the method raises, the error is logged and ignored. If the task gets no row, only `close` follows.
         """
 
 
@@ -150,15 +150,15 @@ class GuardsRuns(ABC):
         Returns
         -------
         Mapping[str, Any]
-            A JSON mapping. The coordinator writes it into the journal if it differs from `mark`.
+            A JSON mapping, which the coordinator writes into the journal if it differs from `mark`.
 
         Raises
         ------
         FencedError
             Another query uses the prefix.
         StoreReplacedError
-            The store changed since the run began, for example by a failover. A new run then starts and compares the store
-            with the journal.
+            The store has changed since the run began, for example by a failover. A new run then starts, and compares the
+            store with the journal.
         """
 
 
@@ -167,7 +167,7 @@ class KeepsEvidence(ABC):
 
     @abstractmethod
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that the store and the journal agree about this query. *Driver, once per new run, first.*
+        """Check that the store and the journal agree about this query. *Driver, when a new run begins, before `guardRun`.*
 
         Raise only if it is certain that the location was restored from an older copy.
 
@@ -179,19 +179,21 @@ class KeepsEvidence(ABC):
         Returns
         -------
         Mapping[str, Any]
-            The state of the store now, as JSON. The journal records it with the run; the next run gets it as `history.seen`.
+            The current state of the store, as JSON. The journal records this state with the run; the next run gets it as
+            `history.seen`.
 
         Raises
         ------
         PutBackError
-            ``LOCATION_PUT_BACK``, with ``evidence``: a clause about the data in the store. Nothing is written then. If the
-            journal has grown in the meantime, this method is called again.
+            ``LOCATION_PUT_BACK``: the store has data that the journal does not know. Describe the data in the parameter
+            ``evidence``, in a clause. The query then stops before it writes anything. But if the journal has grown in the
+            meantime, the framework ignores the error and calls this method again.
         StoreError
             ``STORE_WENT_BACK``: the store lacks rows that the journal has settled.
         """
 
     def stamp(self, handles: Sequence[Any]) -> int:
-        """Return the time when the newest of these committed transactions began, by a clock or counter of the store. *Driver.*
+        """Return when the newest of these committed transactions began, as a time or counter of the store. *Driver.*
 
         Called when all transactions of a checkpoint are committed. `checkHistory` gets the highest value so far as
         `history.stamp`. Default: 0, which means unknown.
@@ -206,7 +208,7 @@ class Expires(ABC):
     def lifetime(self) -> float | None:
         """Return how many seconds the store keeps a prepared transaction; None if forever. *Driver, once per run.*
 
-        The coordinator closes a checkpoint before its oldest transaction is half that old.
+        The coordinator closes a checkpoint before its oldest transaction has used half of this time.
         """
 
 
@@ -215,9 +217,10 @@ class ShowsLater(ABC):
 
     @abstractmethod
     def ensureVisible(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
-        """Wait until readers can see every row of a checkpoint whose handles are all committed. *Driver; repeatable.*
+        """Wait until readers can see all rows of a committed checkpoint. *Driver; may be called again.*
 
-        Called once per checkpoint, before the journal records it as settled. Recovery calls it again if that was interrupted.
+        Called before the journal records the checkpoint as settled. If the process dies before that, recovery calls this method
+        again.
 
         Parameters
         ----------
@@ -228,7 +231,7 @@ class ShowsLater(ABC):
         Returns
         -------
         Sequence[Mapping[str, Any]]
-            Repairs that were necessary at the store, as JSON for the journal. Empty if there were none.
+            The repairs that the store needed, as JSON for the journal. Empty if it needed none.
 
         Raises
         ------
@@ -242,10 +245,10 @@ class ReportsOutput(ABC):
 
     @abstractmethod
     def output(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return the position of a committed checkpoint's rows: small JSON for people, and for `Restorable`. *Driver.*
+        """Return the position of a committed checkpoint's rows in the store, as a small JSON mapping. *Driver.*
 
-        For example, return the version of a table. For a topic, return an offset for each partition: all rows of the
-        checkpoint are before it.
+        People read the mapping, and `Restorable` uses it to go back. For a table, for example, return the version. For a topic,
+        return for each partition an offset that is after all rows of the checkpoint.
         """
 
 
@@ -253,7 +256,7 @@ class Restorable(ReportsOutput):
     """A sink that can take its store back to an earlier checkpoint (``barrier rewind --restore-tables``)."""
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Raise the errors that `restoreOutput` would raise, as far as known; change nothing. *Driver, before a rewind starts.*
+        """Raise the errors of `restoreOutput` that can be known in advance; change nothing. *Driver, before a rewind starts.*
 
         Parameters
         ----------
@@ -263,7 +266,7 @@ class Restorable(ReportsOutput):
         Raises
         ------
         StoreError
-            The reason why the store can't go back, and what the user can do instead.
+            The store can't go back. The message says why, and what the user can do instead.
         """
 
     @abstractmethod
@@ -280,12 +283,12 @@ class Restorable(ReportsOutput):
         Raises
         ------
         StoreError
-            The store can't go back, or other writers have changed it since.
+            The store can't go back, or other writers have changed it since that checkpoint.
         """
 
 
 class WritesTopics(ABC):
-    """A sink that writes to topics, which may be deleted and created again under the same name."""
+    """A sink that writes to topics. It reports their ids, because a topic may be deleted and created again under its name."""
 
     @abstractmethod
     def targets(self, handles: Sequence[Any]) -> Collection[str]:
@@ -298,14 +301,14 @@ class MarksCheckpoints(ABC):
     @property
     @abstractmethod
     def publishesMarks(self) -> bool:
-        """True if `publishMark` publishes marks: then checkpoints without rows are published as well."""
+        """True if this sink publishes a mark of each checkpoint, including checkpoints without rows."""
 
     @abstractmethod
     def publishMark(self, mark: CheckpointMark, handles: Sequence[Any], confirm: Callable[[], None]) -> None:
-        """Publish, for readers outside the query, that a checkpoint's rows can be read. *Driver; repeatable.*
+        """Publish a mark, from which other programs learn that a checkpoint's rows can be read. *Driver; may be called again.*
 
-        Called when the rows are visible and a sweep is done, before the journal records the checkpoint as settled. Recovery
-        calls it again if that was interrupted, so readers may find a mark twice.
+        Called when the rows are visible and a sweep is done, before the journal records the checkpoint as settled. If the
+        process dies before that, recovery calls this method again, so readers may find a mark twice.
 
         Parameters
         ----------
@@ -327,7 +330,7 @@ class Routes(ABC):
     """A sink that combines several sinks (``2pc-multi``): each task has one transaction per route."""
 
     routes: Sequence[str]
-    """The names of the sinks. `History.routes` and `DecidedCheckpoint.routes` have an entry for each."""
+    """The names of the sinks. `History.routes` and `DecidedCheckpoint.routes` have an entry for each name."""
 
     @abstractmethod
     def route(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
@@ -338,7 +341,7 @@ class Routes(ABC):
         Returns
         -------
         Iterable[tuple[str, pyarrow.RecordBatch]]
-            One of `routes`, and the rows for it. No batch is empty.
+            Pairs of a route (one of `routes`) and the rows for this route. No pair has an empty batch.
         """
 
 
@@ -359,7 +362,9 @@ _ALL = (
 
 
 def must_be_whole(sink: type) -> None:
-    """Check that a sink is a subclass of every class here whose methods it has. Otherwise they would never be called.
+    """If a sink class has a method of an ability, check that it is a subclass of the ability's class.
+
+    Otherwise the framework would never call the method.
 
     Raises
     ------
@@ -370,5 +375,6 @@ def must_be_whole(sink: type) -> None:
         for name in vars(capability):
             if not name.startswith("_") and hasattr(sink, name) and not issubclass(sink, capability):
                 raise TypeError(
-                    f"{sink.__name__} has {name}, but is not a subclass of {capability.__name__}, so it would never be used"
+                    f"{sink.__name__} has {name}, but is not a subclass of {capability.__name__}, "
+                    "so the framework would never use it"
                 )

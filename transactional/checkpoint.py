@@ -1,4 +1,4 @@
-"""A checkpoint before and after its decision: the plan that its tasks get, their acknowledgements, and its parts."""
+"""The types of a checkpoint, before and after its decision: the plan for its tasks, their acknowledgements, their parts."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ class CheckpointMark:
     after : int
         The id of the query's previous checkpoint with a mark; 0 for the first.
     lineage : Mapping[str, int]
-        The newest barrier of each origin that the checkpoint contains: the queries that its rows come from, and its own query.
+        The newest barrier of each origin that the checkpoint contains, by the origin's query id. The origins are this query and
+        the queries whose output it reads, directly or indirectly.
     exact : bool
         True if the checkpoint contains no row after those barriers.
     rows : int
     timestamp : int
         The time of the checkpoint's decision, in milliseconds since the epoch.
     restarted : bool
-        True if rows of checkpoints after `after` are written again, because a rewind allowed it.
+        True if a rewind has undone checkpoints that are newer than `after`, so their rows are written again.
     """
 
     query: str
@@ -73,7 +74,7 @@ class Part:
         The handle of the prepared transaction. None if the task had no row, or if its rows are visible already
         (at-least-once).
     rows, bytes : int
-        The number of rows, and the length of their encoding as `RowDigest` counts it.
+        The number of rows, and their size in bytes (see `RowDigest`).
     digest : str
         The digest of the rows, with its encoding: see `transactional.digest`.
     route : str
@@ -110,7 +111,7 @@ class Mode(str, enum.Enum):
 
 @dataclass(frozen=True)
 class ExpectedPart:
-    """The recorded figures of a lost part. The rows that a repair writes must have the same ones.
+    """The recorded figures of a lost part. The rows that a repair writes must have the same figures.
 
     `free` is True if an operator has accepted a difference. Then nothing is compared.
     """
@@ -142,7 +143,7 @@ class TaskPlan:
     sources : str
         The digest of the micro-batch's source lines.
     writers : int or None
-        The number of writer tasks when the micro-batch was prepared. None if it is not in the journal yet.
+        The number of writer tasks when the micro-batch was prepared. None if the micro-batch is not in the journal yet.
     repairs : Mapping[PartKey, ExpectedPart]
         The lost parts that the tasks write again, in mode REPAIR.
     encoding : int
@@ -171,7 +172,7 @@ class TaskPlan:
         )
 
     def digest(self, partition: int, route: str = "") -> RowDigest:
-        """Return an empty digest for a part's rows, in the encoding of the recorded digest that it is compared with."""
+        """Return an empty digest for a part's rows, in the encoding of the recorded digest of these rows, if there is one."""
         expected = self.repairs.get((partition, route))
         recorded = encoding_of(expected.digest) if expected is not None else None
         return RowDigest(encoding=recorded or self.encoding)
@@ -179,7 +180,7 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """A writer task's report to the driver. It is sent as Spark's commit message.
+    """A writer task's report to the driver, which is sent as Spark's commit message.
 
     Parameters
     ----------
@@ -190,8 +191,8 @@ class Acknowledgement:
     drained : bool
         True if the task discarded its rows, because they are already prepared or decided.
     parts : Sequence[Part]
-        The task's part for each route of the sink. A part has no handle if it has no rows, or if they were discarded, or if
-        they are visible already.
+        The task's part for each route of the sink. A part has no handle if it has no rows, or if its rows were discarded
+        or are visible already.
     sources : str
         The digest of the source lines, from the plan.
     """
@@ -240,8 +241,8 @@ class AcknowledgeResult(enum.Enum):
     """The result of `PendingCheckpoint.acknowledge`. Late and repeated acknowledgements are normal."""
 
     SUCCESS = "recorded"
-    DUPLICATE = "the partition was acknowledged before"
-    UNKNOWN = "it belongs to another micro-batch or run"
+    DUPLICATE = "the partition was acknowledged earlier"
+    UNKNOWN = "it belongs to a different micro-batch or run"
     DISCARDED = "the checkpoint is already decided or aborted"
 
 
@@ -286,18 +287,18 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True)
 class DecidedCheckpoint:
-    """A checkpoint that the journal has decided to commit. `TwoPhaseCommitSink.commit` gets it.
+    """A checkpoint that will be committed, according to the journal. `TwoPhaseCommitSink.commit` gets it.
 
     Parameters
     ----------
     id : int
-        The number of its journal entry. Later checkpoints have higher ids.
+        The number of the journal entry with the decision. Later checkpoints have higher ids.
     batches : Sequence[int]
         The micro-batches in the checkpoint.
     timestamp : int
         The time of the decision, in milliseconds since the epoch.
     queryId, prefix : str
-        As in `TransactionContext`.
+        The query's id and the value of its option ``transactionalIdPrefix``; see `TransactionContext`.
     after : int
         The newest earlier checkpoint with rows that was committed to the same store; see `History.newest`.
     routes : Mapping[str, int]

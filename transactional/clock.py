@@ -1,4 +1,4 @@
-"""Clocks that are passed as parameters, so that tests control the time; deadlines and rate limits made of them."""
+"""Clocks that are passed as parameters, so that tests control the time. Deadlines and rate limits that use such a clock."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Deadline:
 
 
 class Pace:
-    """A rate limiter: lets a loop do something at most once in a number of seconds.
+    """A rate limiter: lets a loop do something at most once every `seconds`.
 
     Parameters
     ----------
     seconds : float
-        The minimum time between two actions. The first one may be done immediately.
+        The minimum time between two actions. The first action may be done immediately.
     clock : Clock
     """
 

@@ -49,7 +49,7 @@ class RowDigest:
     rows : int
         The number of rows.
     bytes : int
-        The size of the rows: the length of each variable-width value and the width of each other value, in bytes.
+        The size of the rows: the length of every variable-width value plus the width of every other value, in bytes.
     value : int
         The digest, 0 <= value < 2**64.
     encoding : int
@@ -62,7 +62,7 @@ class RowDigest:
     encoding: int = ENCODING_VERSION
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Add a batch's rows."""
+        """Add the rows of a batch to the digest."""
         import numpy as np
 
         hash_column = {1: _hash_column_1, 2: _hash_column}[self.encoding]
@@ -78,7 +78,7 @@ class RowDigest:
         self.value = (self.value + int(hashes.sum(dtype=np.uint64))) & _MASK
 
     def hexadecimal(self) -> str:
-        """Return the digest as the journal has it: the encoding, a colon, and 16 hexadecimal digits."""
+        """Return the digest as the journal stores it: the encoding, a colon, and 16 hexadecimal digits."""
         return f"{self.encoding}:{self.value:016x}"
 
 

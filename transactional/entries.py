@@ -52,7 +52,7 @@ RARE: Final = {"rare": True}
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """The body of an entry. Parts, handles, setups and hook states in it are plain JSON, made by other modules."""
+    """The body of a journal entry. Nested values, such as parts, handles and hook states, are plain JSON."""
 
     kind: ClassVar[str]
     """The kind of the entry: one of `EntryKind`."""
@@ -64,7 +64,7 @@ class Fact:
 
     @classmethod
     def from_json(cls, body: Json) -> Fact:
-        """Return the fact that `to_json` of this version, or of an earlier one, wrote as this body."""
+        """Return the fact from its body, which `to_json` of this or an earlier version wrote."""
         known = {each: body[_name(each)] for each in fields(cls) if _is_required(each) or _name(each) in body}
         return cls(**{of.name: value for of, value in known.items()})
 
@@ -127,13 +127,13 @@ class Prepared(Fact):
     log: str = field(default="", metadata=RARE)
 
     def decided(self, **more: Any) -> Decided:
-        """Return the decision of the checkpoint that this micro-batch closes. `more` has the other fields of `Decided`."""
+        """Return the decision of the checkpoint that this micro-batch closes. `more` has the fields that only `Decided` has."""
         return Decided(**{**{each.name: getattr(self, each.name) for each in fields(self)}, **more})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Prepared):
-    """A checkpoint is decided: its micro-batch and the prepared micro-batches in `covers` are committed, even after a crash."""
+    """A checkpoint is decided: its micro-batch and the prepared ones in `covers` will be committed, even after a crash."""
 
     kind = EntryKind.DECIDED
 
@@ -158,7 +158,7 @@ class Settled(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(Fact):
-    """The outcomes of single handles of a decided checkpoint: committed or lost, with the evidence."""
+    """The outcomes of some handles of a decided checkpoint: each is committed or lost, with the evidence."""
 
     kind = EntryKind.VERDICT
 
@@ -181,7 +181,7 @@ class Repair(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Void(Fact):
-    """A decided checkpoint or a prepared micro-batch no longer counts, as its transactions were lost. It is written again."""
+    """A decided checkpoint or a prepared micro-batch no longer counts. Its transactions were lost, so it is written again."""
 
     kind = EntryKind.VOID
 
@@ -235,7 +235,7 @@ class Resolve(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Adopt(Fact):
-    """An operator has accepted the present state of the location, for example after it was moved, copied or restored."""
+    """An operator has accepted the current state of the location, for example after it was moved, copied or restored."""
 
     kind = EntryKind.ADOPT
 
@@ -280,7 +280,7 @@ class Request(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Restarted(Fact):
-    """A supervisor is about to start the query again; the entry records the reason."""
+    """A supervisor is about to start the query again. The entry says why."""
 
     kind = EntryKind.RESTARTED
 
@@ -300,7 +300,7 @@ class RewindBegun(Fact):
 
     checkpoint: int | None
     request: Json
-    """The options of the rewind. In the JSON, its items are next to ``checkpoint``, not in an object of their own."""
+    """The options of the rewind. In the JSON, these options are next to ``checkpoint``, not in an object of their own."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry's body as JSON."""
@@ -308,7 +308,7 @@ class RewindBegun(Fact):
 
     @classmethod
     def from_json(cls, body: Json) -> RewindBegun:
-        """Return the fact that `to_json` wrote as this body."""
+        """Return the fact from its body, which `to_json` wrote."""
         return cls(checkpoint=body["checkpoint"], request={key: body[key] for key in body if key != "checkpoint"})
 
 
@@ -341,16 +341,16 @@ class RestoreBegun(Fact):
     Parameters
     ----------
     savepoint, origin, checkpoint, claim
-        As in `transactional.ledger.Origin`.
+        See `transactional.ledger.Origin`.
     location : str
         The new location.
     query : str
         Spark's id of the query at the new location.
     partitions : int or None
-        The number of shuffle partitions that the state gets; None to keep the present number.
+        The number of shuffle partitions that the state gets; None to keep the current number.
     forced : bool
-        True if this is a claim although the origin's journal can't be read. Then a `Moved` entry in the origin that names this
-        location belongs to another claim.
+        True if the user claimed the query although the origin's journal could not be read. If that journal can be read later
+        and has a `Moved` entry that names this location, a different claim wrote that entry.
     ledger : Mapping[str, Any]
         The ledger of the savepoint, as JSON. When the new journal is opened, it continues with this ledger.
     """
@@ -385,5 +385,5 @@ KINDS: Final = {each.kind: each for each in _ALL}
 
 
 def fact_of(kind: str, body: Json) -> Fact:
-    """Return the fact in the body of an entry of this kind."""
+    """Return the fact from the body of an entry of this kind."""
     return KINDS[kind].from_json(body)

@@ -61,11 +61,12 @@ class Entry:
     Parameters
     ----------
     number : int
-        The entry's number, from 1. A process takes it by exclusive create, so no number is used twice.
+        The entry's number, from 1. A process takes a number by creating the file of this number exclusively,
+        so no number is used twice.
     kind : str
         One of `EntryKind`.
     nonce : str
-        A random text. If the answer to a create was lost, it shows whether the entry at this number is ours.
+        A random text. If the answer to a create was lost, the nonce in the file shows whether the entry is ours.
     time : int
         When the entry was made, in milliseconds since the epoch. For people only.
     body : Mapping[str, Any]
@@ -100,7 +101,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, source: str) -> Entry:
-    """Return the entry that `encode` wrote as these bytes. `source` names the file, for errors.
+    """Return the entry that `encode` wrote as these bytes. `source` names the file in error messages.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def decode(data: bytes, source: str) -> Entry:
         if not isinstance(version, int):
             raise TypeError("the format is not a number")
         known = value.pop("checksum", None)
-        # Compare the bytes first. To serialize the value again is slow: with hundreds of writer tasks it has megabytes.
+        # Compare the bytes first. Serializing the value again is slow: with hundreds of tasks, an entry has megabytes.
         intact = known == _checksum(_without_checksum(data)) or known == checksum(value)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise torn(source, error) from error
@@ -133,7 +134,7 @@ def decode(data: bytes, source: str) -> Entry:
 
 
 def torn(source: str, why: Exception) -> JournalError:
-    """Return the error for a file that has the name of an entry but does not contain a whole one."""
+    """Return the error for a file that has the name of an entry but does not contain a whole entry."""
     return JournalError("JOURNAL_DAMAGED", reason=f"{source} is not a whole journal entry: {why}", file=source)
 
 
@@ -146,13 +147,13 @@ def _checksum(text: bytes) -> str:
 
 
 def _without_checksum(data: bytes) -> bytes:
-    """Return an entry's bytes without the checksum. Its key may also occur in the body, so the last occurrence counts."""
+    """Return an entry's bytes without the checksum. The body may also contain the key, so the last occurrence counts."""
     at = data.rfind(_CHECKSUM_KEY)
     return data[:at] + data[at + len(_CHECKSUM_KEY) + _CHECKSUM_LENGTH + 2 :].rstrip(b"\n")
 
 
 def _from_1(entry: Entry) -> Entry:
-    """Convert an entry of format 1, which had no setup of runs, no figures and hook states of checkpoints, and no rewinds."""
+    """Convert an entry of format 1: add defaults for setups of runs, figures and hook states of checkpoints, and rewinds."""
     body = dict(entry.body)
     if entry.kind == EntryKind.RUN:
         body = {"lifetime": None, "process": {}, "setup": {}, "retained": 100, **body}

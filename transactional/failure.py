@@ -18,7 +18,7 @@ from transactional.secrets import without_named_secrets
 __all__ = ["Failure", "Remedy", "failure_of"]
 
 MOST_TEXT = 500
-"""The maximum length of `Failure.text` in characters, because journal entries and health files keep it."""
+"""The maximum length of `Failure.text` in characters. It is limited because journal entries and health files contain it."""
 
 
 class Remedy(str, enum.Enum):
@@ -61,7 +61,7 @@ _BY_KIND = {
     "RewindRequiredError": Remedy.REWIND,
     "QueryStoppedError": Remedy.STOPPED,
 }
-"""The remedies by error class, for conditions that are not in the catalogue. Other classes: RESTART."""
+"""The remedy of each error class, for conditions that are not in the catalogue. For other classes: RESTART."""
 
 _BY_ACTION = {
     "restart": Remedy.RESTART,
@@ -73,7 +73,7 @@ _BY_ACTION = {
 _OURS = re.compile(rf"\b({'|'.join(errors.__all__)}): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")
 
 _OFFSETS_GONE = "not found in offset log"
-"""The engine's own error text if a query was rewound and its previous driver wrote ``offsets/N`` afterwards."""
+"""Part of the engine's error text if the previous driver wrote ``offsets/N`` after the query was rewound."""
 
 
 def failure_of(problem: BaseException | str) -> Failure:
@@ -91,7 +91,7 @@ def failure_of(problem: BaseException | str) -> Failure:
 
 
 def _raised(text: str) -> str:
-    """Return the line of the last Python traceback in a text that names the error; empty if there is no traceback."""
+    """Return the line that names the error in the last Python traceback of a text; empty if there is no traceback."""
     _, traceback, rest = text.rpartition("Traceback (most recent call last):")
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 

@@ -19,7 +19,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of a check that ``barrier doctor`` prints and a program logs.
+    """One result of a check. ``barrier doctor`` prints it, and a program that starts a query logs it.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Finding:
     remedy : str
         The user's next step; empty if there is none.
     condition : str
-        The condition of the error with which a query would fail; empty if it would not fail.
+        The condition of the error with which a query would fail; empty if the query would not fail.
     """
 
     check: str
@@ -42,17 +42,17 @@ class Finding:
 
 
 def good(check: str, sentence: str) -> Finding:
-    """Return a finding that says that a check has passed."""
+    """Return a finding for a check that has passed."""
     return Finding(check, Level.GOOD, sentence)
 
 
 def unknown(check: str, sentence: str, remedy: str = "") -> Finding:
-    """Return a finding that says that the result of a check can't be determined."""
+    """Return a finding for a check whose result can't be determined."""
     return Finding(check, Level.UNKNOWN, sentence, remedy)
 
 
 def warning(check: str, sentence: str, remedy: str) -> Finding:
-    """Return a finding about something that does not keep the query from running, but may cause trouble later."""
+    """Return a finding about something that does not stop the query from running, but may cause trouble later."""
     return Finding(check, Level.WARNING, sentence, remedy)
 
 

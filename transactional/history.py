@@ -1,7 +1,7 @@
 """The history of a query according to its journal, and its comparison with the store before a new run begins.
 
-If a checkpoint location was restored from an older copy, the location alone does not show it. Only the store can show it: the
-store then contains a later checkpoint than the journal. So the store is asked before each new run.
+If a checkpoint location was restored from an older copy, nothing in the location shows that. But the store then contains a
+later checkpoint than the journal. So the store is asked before each new run.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ class History:
     Parameters
     ----------
     queryId : str
-        As in `TransactionContext`.
+        The id of the query; with a suffix if the location is an adopted copy.
     position : int
         The number of the newest journal entry. No checkpoint that the journal ever decided has a higher id.
     binding : bool
-        False if the sink should report the state of the store but not raise, because an operator has accepted the present
-        state of the location since the query last ran on this store under this prefix (restore, resolve).
+        If False, the sink should return the state of the store, but not raise. It is False if an operator has accepted the
+        current state of the location (restore, resolve) after the query's last run on this store under this prefix.
     seen : Mapping[str, Any] or None
         The value that `checkHistory` returned for the newest run; None if that run did not call it. Empty if the journal has
-        no run. If the store holds data of the query nevertheless, the journal is an older copy.
+        no run. If the store nevertheless holds data of the query, the journal is an older copy.
     mark : Mapping[str, Any] or None
-        The value that `guardRun` returned for the newest run. None if it was not recorded for every run so far: a driver
-        that was paused may still call `guardRun` at any time.
+        The value that `guardRun` returned for the newest run. None if any run so far has no recorded value: the driver of such
+        a run may have been paused, and may still call `guardRun` at any time.
     late : Sequence[Mapping[str, Any]]
-        All recorded marks. A driver that was paused may have called `guardRun` after the newest run did.
+        All values of `guardRun` that were recorded. A driver that was paused may have called `guardRun`
+        after the newest run did.
     stamp : int
-        The highest `KeepsEvidence.stamp` of all checkpoints.
+        The highest value that `KeepsEvidence.stamp` returned for any checkpoint.
     newest : int
         The id of the newest checkpoint with rows that was committed to this store, under any prefix. 0 if there is none, or if
-        an operator has accepted the present state of the store since then.
+        an operator has accepted the current state of the store after that commit.
     former : int
         If `newest` is 0: the id of the newest checkpoint that was committed to the newest run's store. If this store is a copy
         of that store, it must contain this checkpoint.
     handles : Sequence[Mapping[str, Any]]
-        Handles of decided checkpoints that are not settled. Each of them may be committed or not.
+        Handles of decided checkpoints that are not settled. Some of these handles may be committed.
     routes : Mapping[str, History]
         The history of each route, for a sink that combines several (`Routes`).
     """
@@ -76,14 +77,14 @@ def history_of(
     identity: Mapping[str, str],
     routes: Sequence[str] = ONE,
 ) -> History:
-    """Return the history that a journal has for a run that is about to be claimed.
+    """Return a query's history, for a run that is about to be claimed.
 
     Parameters
     ----------
     ledger : Ledger
         The journal's ledger.
     queryId : str
-        As in `TransactionContext`.
+        The id of the query (see `TransactionContext`).
     sink, prefix, identity, routes
         The new run's sink, prefix, store identity and routes. Earlier runs on another store or under another prefix count only
         for `newest` and `former`.
@@ -127,7 +128,7 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
 
 
 def compared(history: History, held: int | None, store: str) -> Mapping[str, Any]:
-    """Compare the newest checkpoint in a store with the journal, in both directions.
+    """Check that the newest checkpoint in a store is neither later nor earlier than the journal allows.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
     if seen is not None and held > max(history.position, seen.get("checkpoint", 0)):
         raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
     must_hold(store, held, history.newest)
-    if held:  # if `former` is set, this store has another address, so it is a copy of the former store
+    if held:  # if `former` is set, this store has another address, so it is a copy of the old store
         must_hold(store, held, history.former)
     return {"checkpoint": held}
 
@@ -166,7 +167,7 @@ def must_hold(store: str, held: int, known: int) -> None:
     Parameters
     ----------
     store : str
-        The name of the store, for the error.
+        The name of the store, for the error message.
     held : int
         The newest checkpoint in the store.
     known : int

@@ -14,12 +14,12 @@ from transactional.sink import Options
 __all__ = ["CheckpointHook", "HookContext", "hooks_of", "restore", "trigger"]
 
 MOST_BYTES = 1 << 20
-"""The maximum size of a hook's state in bytes, because the journal contains it."""
+"""The maximum size of a hook's state in bytes. It is limited because the journal contains the state."""
 
 
 @dataclass(frozen=True)
 class HookContext:
-    """The checkpoint that is about to be decided; `CheckpointHook.trigger` gets it.
+    """Facts about the checkpoint that is about to be decided. `CheckpointHook.trigger` gets them.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class HookContext:
 class CheckpointHook(ABC):
     """Base class for an external system that saves its own state with each checkpoint. Subclass it.
 
-    List the import path of your class in the option ``checkpointHooks``. The driver's Python workers build a hook for every
-    planning and for every commit.
+    List the import path of your class in the option ``checkpointHooks``. The driver's Python workers build a new hook
+    object for every planning and for every commit.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ class CheckpointHook(ABC):
         self.options = options
 
     def identifier(self) -> str:
-        """Return the name under which the journal keeps the hook's state. Default: the class's import path.
+        """Return the name under which the journal stores the hook's state. Default: the class's import path.
 
-        Do not change the name later. Otherwise a restarted query does not find its saved state.
+        Do not change the name later. Otherwise a restarted query does not find the saved state.
         """
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
@@ -180,7 +180,7 @@ def restore(hooks: Sequence[CheckpointHook], checkpoint: int | None, states: Map
     Returns
     -------
     list[str]
-        The identifiers in `states` that no hook has.
+        The identifiers in `states` that belong to none of the hooks.
 
     Raises
     ------

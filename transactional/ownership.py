@@ -59,7 +59,7 @@ def rewinding(ledger: Ledger) -> FencedError:
 
 
 def moved_on(moved: Moved) -> FencedError:
-    """Return the error for a process that continues at a location although the query was moved to another one."""
+    """Return the error for a process that uses a location after the query was moved to another location."""
     return FencedError(
         "LOCATION_MOVED_ON",
         location=moved.location,
@@ -82,7 +82,7 @@ def unfinished(begun: RestoreBegun) -> LocationError:
 
 
 def must_be_at(position: int) -> Judge:
-    """Require that the journal has no new entry since an operator read it at `position`."""
+    """Require that the journal has not grown since an operator's command read it at `position`."""
 
     def judge(ledger: Ledger) -> None:
         if ledger.position != position:
@@ -92,7 +92,7 @@ def must_be_at(position: int) -> Judge:
 
 
 def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> None:
-    """P3: require that, since Spark started this query, no other driver has claimed a run and no rewind was done.
+    """P3: require that no other driver has claimed a run, and no rewind was done, since Spark started this query.
 
     Otherwise Spark's copy of ``offsets/N`` in memory is stale: a rewind may have deleted the file, and the other driver may
     have written a new one with other offsets.
@@ -110,7 +110,7 @@ def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> 
 def must_own(token: int) -> Judge:
     """Require that the run with this token is the newest and has not ended.
 
-    During a rewind, require that the token is the rewind's own, because only the rewind owns the location.
+    During a rewind, require that this is the token of the rewind, because only the rewind owns the location.
     """
 
     def judge(ledger: Ledger) -> None:
@@ -144,16 +144,16 @@ def may_abort(token: int, batch: int) -> Judge:
 def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], gaps: bool) -> Judge:
     """C7: require that the micro-batch may be recorded as prepared or decided.
 
-    The run must be the newest, the journal must have all earlier micro-batches, and no decided checkpoint may be unsettled.
-    The undecided micro-batches must still be those in `covers`. If the query was restarted in the same driver, a planning or a
-    commit of its previous start may still be running under the same run. That process can void or decide these micro-batches.
+    The run must be the newest, the journal must have all earlier micro-batches, and all decided checkpoints must be settled.
+    The undecided micro-batches must still be those in `covers`. Another process may have changed them: if the query was
+    restarted in the same driver, a planning or a commit of the previous start may still be running under the same run.
 
     Parameters
     ----------
     token : int
         The run's token.
     batch : int
-        The micro-batch.
+        The number of the micro-batch.
     prepared : bool
         True if the micro-batch must already be in the journal as prepared; False if it must not be in the journal.
     covers : Sequence[int]
@@ -171,7 +171,7 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
             prepared_now = [record.batch for record in ledger.undecided()]
             raise _concurrent(
                 f"micro-batch {batch} can't be recorded: the journal ends at micro-batch {ledger.accounted}, and the prepared "
-                f"micro-batches are {prepared_now}, not {list(covers)} as this process has read",
+                f"micro-batches are {prepared_now}, but this process has read that they are {list(covers)}",
                 batch=batch,
             )
 
@@ -179,7 +179,7 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
 
 
 def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] = (), must_be: str = "") -> Judge:
-    """Require that the run is the newest, the checkpoint is unsettled, and each handle in `parts` is still its part's last one.
+    """Require that the run is the newest, the checkpoint is unsettled, and no part in `parts` has a newer handle.
 
     If a query is stopped in the middle of a commit and started again in the same session, two commit processes of one run
     can exist. Without the condition on the handles, both would repair the same part.
@@ -191,7 +191,7 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
     checkpoint : int
         The checkpoint's id.
     parts : Sequence[Mapping[str, Any]]
-        The parts that the entry judges or repairs, each with the index of its last handle.
+        The parts that the entry judges or repairs, each with the index of its newest handle.
     must_be : str
         The state that each of these parts must have: ``open`` or ``lost``.
     """
@@ -233,7 +233,7 @@ def may_stop(token: int) -> Judge:
 
 
 def may_keep(token: int, batch: int, entry: int) -> Judge:
-    """Require that the run is the newest, and that the micro-batch is undecided and still the one that this entry prepared."""
+    """Require that the run is the newest, and that the micro-batch is undecided and was prepared by this journal entry."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:

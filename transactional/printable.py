@@ -1,4 +1,4 @@
-"""Escapes control characters in texts from outside, because an escape sequence in a name could control the user's terminal."""
+"""Escapes control characters in texts from outside. Otherwise an escape sequence in them could control the user's terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 __all__ = ["printable"]
 
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""The Unicode categories that are escaped: control and format characters (some reverse text), surrogates, line ends."""
+"""The Unicode categories that are escaped: control and format characters (some of them reverse text), surrogates, line ends."""
 
 
 def printable(text: str, kept: str = "") -> str:

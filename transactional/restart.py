@@ -1,6 +1,6 @@
 """Restart strategies: they decide whether and when a supervisor starts a failed query again.
 
-Names and meanings are those of Flink's strategies. The strategies are pure: they get time and random numbers as parameters.
+They have the names and meanings of Flink's strategies. They are pure: time and random numbers are parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 KEPT_LIVES = 10_000
-"""The number of past lives that are kept. It is higher than any `FailureRate.max_failures`."""
+"""The number of past lives that `Restarts` keeps. Every `FailureRate.max_failures` must be lower."""
 
 
 class Life(NamedTuple):
@@ -119,7 +119,7 @@ class FailureRate(RestartStrategy):
 
 @dataclass(frozen=True)
 class ExponentialDelay(RestartStrategy):
-    """Restart strategy: restart without limit, with a delay that grows from failure to failure up to a maximum.
+    """Restart strategy: restart without limit. The delay grows with each failure, up to a maximum.
 
     If the query runs for `reset_after` seconds before it fails, the delay is `initial` again.
 
@@ -128,12 +128,12 @@ class ExponentialDelay(RestartStrategy):
     initial, maximum : float
         The first and the longest delay, in seconds.
     multiplier : float
-        The factor by which each delay is longer than the one before.
+        Each delay is the previous delay times this factor.
     reset_after : float
         If the query has run for this number of seconds, the next delay is `initial` again.
     jitter : float
-        From 0 to 1: the largest random change of a delay, as a fraction of it. So queries that failed together do not
-        restart together. The delay stays between `initial` and `maximum`.
+        From 0 to 1: the largest random change of a delay, as a fraction of the delay. With it, queries that failed together
+        do not restart together. The delay stays between `initial` and `maximum`.
     """
 
     initial: float = 1.0
@@ -160,7 +160,7 @@ class ExponentialDelay(RestartStrategy):
 
 
 class Restarts:
-    """The lives and restarts of one query. Asks a strategy, after each failure, for the next restart.
+    """The lives and restarts of one query. After each failure, asks a strategy whether and when to restart.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Restores of savepoints: the ledger of a savepoint, the numbers of a restored journal, and the judge of `moved`. Pure.
+"""Pure functions that restore savepoints: they cut the ledger, number the new journal, and judge the entry `moved`.
 
 A restored journal is *closed* from its first entry, `restoring`, to its second, `opened`. For a claim, the origin's journal
 gets the entry `moved` between these two. Only `moved` changes the location of the query.
@@ -15,7 +15,7 @@ from transactional.ownership import moved_on
 __all__ = ["FAR_ABOVE", "begins_at", "begins_far_above", "cut", "may_move"]
 
 FAR_ABOVE = 1_000_000
-"""The entry numbers that a claimed journal skips after the savepoint's if the origin's journal can't be read.
+"""How many entry numbers a claimed journal skips if the origin's journal can't be read.
 
 Checkpoints and runs are identified by these numbers, so no number of the origin may be used again. A query needs months to
 write that many entries.
@@ -51,9 +51,9 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
 
 
 def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> Callable[[Ledger], None]:
-    """Return the judge of `moved`: the origin's query must have stopped with nothing unsettled, at the savepoint's checkpoint.
+    """Return the judge of the entry `moved`: the origin's query must have settled everything, and stopped at the savepoint.
 
-    Micro-batches that a rewind lets run again do not matter: they write no rows, and the savepoint has the state after them.
+    Micro-batches that run again after a rewind do not matter: they write no rows, and the savepoint has the state after them.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
         newest = ledger.completed
         wanted = saved.checkpoints[checkpoint]
         if ledger.rewinding is not None:
-            why = f"a rewind was begun there (journal entry {ledger.rewinding.token}) and has not finished"
+            why = f"a rewind was started there (journal entry {ledger.rewinding.token}) and has not finished"
         elif ledger.unsettled() or ledger.undecided():
             batches = [batch for each in ledger.unsettled() for batch in each.batches]
             batches += [record.batch for record in ledger.undecided()]

@@ -60,7 +60,7 @@ class QueryLogs(Protocol):
         """Make the query run the micro-batches `first` to `last` again with the same offsets, and delete all later ones."""
 
     def is_replaced(self, batch: int, text: str) -> bool:
-        """Return whether ``offsets/<batch>`` exists and has other source lines than the recorded `text`."""
+        """Return whether ``offsets/<batch>`` exists and its source lines differ from the recorded `text`."""
 
     def put_back(self, batch: int, text: str) -> None:
         """Replace the content of ``offsets/<batch>`` with the recorded `text`."""
@@ -79,7 +79,7 @@ class Preview:
     rewritten : Sequence[int]
         The micro-batches that may run again.
     emitted : Sequence[CheckpointRecord]
-        The checkpoints whose rows are or may be committed, and would be written again.
+        The checkpoints whose rows would be written again, although the rows are committed or may be committed.
     restored : CheckpointRecord or None
         The record of the named target.
     """
@@ -101,7 +101,7 @@ class Rewinder:
     sink : TwoPhaseCommitSink
     logs : QueryLogs
     queryId, prefix : str
-        As in `TransactionContext`.
+        The query's id and the value of its option ``transactionalIdPrefix``; see `TransactionContext`.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Rewinder:
     def _kept(self) -> CheckpointRecord | None:
         """Return the decided checkpoint whose micro-batches have to run again with the same offsets; None if there is none.
 
-        It has lost parts, or an earlier rewind has kept it and its micro-batches have not all run again yet.
+        The checkpoint has lost parts, or an earlier rewind has kept it and some of its micro-batches have not run again yet.
         """
         ledger = self._journal.ledger
         unsettled = ledger.unsettled()
@@ -265,10 +265,10 @@ def _settled(ledger: Ledger, checkpoint: int) -> CheckpointRecord:
 
 
 def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
-    """Return whether a driver that was paused has changed the query's logs late. A rewind without a target corrects them.
+    """Return whether the query's logs contradict the journal. A rewind without a target corrects the logs.
 
-    Such a driver may write an ``offsets/N`` or ``commits/N`` that a rewind has deleted. It may also replace an ``offsets/N``
-    that its successor has written and recorded.
+    The cause is a driver that was paused. When it resumes, it may write an ``offsets/N`` or ``commits/N`` that a rewind has
+    deleted. It may also replace an ``offsets/N`` that its successor has written and recorded.
     """
     offsets, commits = logs.highest()
     if commits <= ledger.accounted:
@@ -279,7 +279,7 @@ def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
 
 
 def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
-    """Return the micro-batches whose recorded ``offsets/N`` a driver that was paused has replaced late."""
+    """Return the micro-batches whose ``offsets/N`` was replaced, after it was recorded, by a driver that had been paused."""
     return [
         number for number, text in ledger.logs.items() if number in ledger.batches and logs.is_replaced(number, text)
     ]
@@ -288,7 +288,7 @@ def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
 def output_ranges(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[int | None, int]]:
-    """Return the range of positions that later checkpoints have written, for each name in their outputs.
+    """Return the range of positions that later checkpoints have written, for each name in the outputs (such as ``version``).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The schedule of checkpoint barriers: after which micro-batches a source adds one. Pure: time and events are parameters."""
+"""The schedule of checkpoint barriers: which micro-batches end with a barrier. Pure: time and events are parameters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ __all__ = ["EMPTY_BARRIERS", "EMPTY_BARRIER_MS", "Schedule"]
 EMPTY_BARRIER_MS: Final = 10_000
 """The minimum wait before the first empty barrier, in milliseconds. The wait doubles for each further one.
 
-A barrier is empty if no rows were read since the previous one. It commits rows whose checkpoint was declined when no new rows
-arrive. That is rare, and an empty micro-batch takes half a second. So a source with rows every few seconds makes no empty ones.
+A barrier is empty if no rows were read since the previous one. If no new rows arrive, an empty barrier commits rows whose
+checkpoint was declined. That is rarely needed, and an empty micro-batch takes half a second. So a source that gets rows every
+few seconds makes no empty barriers.
 """
 
 EMPTY_BARRIERS: Final = 10
@@ -49,8 +50,8 @@ class Schedule:
     ) -> BarrierKind | None:
         """Return the kind of barrier at the end of the next micro-batch; None if it has no barrier.
 
-        If a barrier is due and there are no rows, the source makes an empty micro-batch for it. If the clock was set back to
-        before a recorded time, the wait from that time counts as over, because one barrier too many does little harm.
+        If a barrier is due and there are no rows, the source makes an empty micro-batch for it. If the clock was set
+        back and a recorded time is now in the future, the wait counts as over, because an extra barrier does little harm.
 
         Parameters
         ----------

@@ -31,13 +31,13 @@ __all__ = [
 HIDDEN = "(hidden)"
 
 LONG: Final = 20
-"""The length in characters from which a secret is also hidden inside a longer word. Our own words are shorter."""
+"""A secret of at least this number of characters is also hidden inside longer words. Our own words are shorter."""
 
 OUR_WORDS: Final = frozenset({"owner", "option", "format", "sink"})
 """Parameters of our errors in which nothing is hidden, because they never contain a library's text."""
 
 MOST_ESCAPES: Final = 3
-"""How many times a value is unescaped (``%3d`` to ``=``) in the search for a secret."""
+"""How many times a value is unescaped (``%3d`` to ``=``) to search it for secrets."""
 
 _NAME = (
     r"password|passphrase|passwd|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|"
@@ -75,7 +75,7 @@ _IN_QUERY = re.compile(rf"""(?:^|[?&;,\s({{"'])[\w.-]*(?:{_NAME})[\w.-]*["']?\s*
 _USER_IN_URL = re.compile(r"://[^\s/@:]*:.*@")
 """A user and a password in an address. The password may contain any characters."""
 _MAY_HIDE = re.compile("[=%]|://")
-"""The characters without which a value contains no address and no named secret. Most values have none of them."""
+"""Every address and every named secret contains one of these. Most values contain none, so no further search is needed."""
 
 
 @lru_cache(maxsize=1024)
@@ -87,7 +87,7 @@ def hides_value(key: str) -> bool:
 def is_secret(key: str, value: str) -> bool:
     """Return whether an option's value must never be shown, because of the option's name or a secret in the value.
 
-    For example, an address may contain a password (``://user:...@host``), or its query string a token.
+    For example, an address may contain a password (``://user:...@host``) or, in its query string, a token.
     """
     if hides_value(key):
         return True
@@ -104,7 +104,7 @@ def is_secret(key: str, value: str) -> bool:
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
-    """Return the secret values of these options, to be hidden in texts."""
+    """Return the secret values of these options, which have to be hidden in texts."""
     return [
         value
         for key, value in options.items()
@@ -127,7 +127,7 @@ def masked(text: str, secrets: Collection[str]) -> str:
 
 
 def without_named_secrets(text: str) -> str:
-    """Return a library's text with everything hidden that looks like a secret: ``password=...``, ``://user:...@host``.
+    """Return a library's text in which everything that looks like a secret is hidden: ``password=...``, ``://user:...@host``.
 
     A secret without a name next to it is not found. If you know the secret values, use `hiding`.
     """
@@ -139,12 +139,12 @@ def without_named_secrets(text: str) -> str:
 
 
 def without_secrets(text: str, secrets: Collection[str]) -> str:
-    """Return a library's text with these secrets hidden, and with everything hidden that looks like a secret."""
+    """Return a library's text in which these secrets, and everything that looks like a secret, are hidden."""
     return without_named_secrets(masked(text, secrets))
 
 
 def masked_finding(found: Finding, secrets: Collection[str]) -> Finding:
-    """Return a finding with these secrets hidden, and with everything hidden that looks like a secret.
+    """Return a finding in which these secrets, and everything that looks like a secret, are hidden.
 
     A finding may quote a library's error, which may quote a secret.
     """
@@ -157,8 +157,8 @@ def masked_finding(found: Finding, secrets: Collection[str]) -> Finding:
 def hiding(secrets: Collection[str]) -> Iterator[None]:
     """Hide these secrets in errors that the block raises.
 
-    If an error or one of its causes contains a secret, it is replaced by an error without secrets and causes. One of our errors
-    keeps its class and condition. Any other error becomes a RuntimeError that names its class.
+    If an error or one of its causes contains a secret, the error is replaced by an error without secrets and causes. For our
+    own errors, class and condition stay the same. Any other error becomes a RuntimeError that names the original class.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Settlement of decided checkpoints: commit the handles, judge and repair lost ones, until the checkpoint is settled or void.
+"""Settlement of decided checkpoints: commit the handles; judge and repair lost ones, until the checkpoint is settled or void.
 
-The class has no threads. It does the steps P5, C2, C5, C8 and C9 of `transactional.coordinator`.
+The class does the steps P5, C2, C5, C8 and C9 of `transactional.coordinator`, without threads.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ __all__ = ["Settlement"]
 log = logging.getLogger(__name__)
 
 ROUNDS = 4
-"""How many times the store is asked. It is asked again only if a transaction was lost, or committed by another process,
-since the previous time."""
+"""How many times the store is asked. It is asked again only if its previous answer is outdated."""
 
 
 class Settlement:
@@ -52,9 +51,9 @@ class Settlement:
     journal : Journal
     sink : TwoPhaseCommitSink
     queryId, prefix : str
-        As in `TransactionContext`.
+        See `TransactionContext`.
     batch : int
-        The micro-batch that Spark runs now or next. -1 in a rewind, which can make any micro-batch run again.
+        The micro-batch that Spark runs now or next. -1 in a rewind, which can run any micro-batch again.
     """
 
     def __init__(
@@ -69,19 +68,17 @@ class Settlement:
     def settle(self, identifier: int, token: int) -> None:
         """P5: commit the handles of a decided checkpoint, and journal the result: `settled`, `verdict` or `void`.
 
-        If parts are lost and a replay has to repair them, the checkpoint stays unsettled.
+        If a replay has to repair lost parts, the checkpoint stays unsettled. Each lost handle is aborted before the verdict is
+        journaled. Otherwise a frozen process could commit the transaction after its rows are written again, because the store
+        may still have it open. If an abort finds that the transaction is committed after all, the store is asked again.
 
-        Each lost handle is aborted before the verdict is journaled. Otherwise a frozen process could still commit the
-        transaction after its rows are written again, because the store may still have it open. If an abort finds that the
-        transaction was committed, it is not lost, and the store is asked about all transactions again.
-
-        The committed micro-batches of a checkpoint are always its first ones, so readers see the rows of each key in order. So
-        all micro-batches after the first lost part are aborted as well, and written again after it.
+        Readers must see the rows of each key in order. So all micro-batches after the first lost part are aborted as well, and
+        written again after that part.
 
         Raises
         ------
         RetriableError
-            ``LOST_AFTER_DECISION``: transactions were lost again and again in the meantime.
+            ``LOST_AFTER_DECISION``: in every attempt, the store's answer was outdated.
         AmbiguousOutcomeError
             ``OUTCOME_UNKNOWN``: an operator has to decide.
         RewindRequiredError
@@ -95,7 +92,7 @@ class Settlement:
         )
 
     def _settle_once(self, identifier: int, token: int) -> bool:
-        """Ask the store once, and act on the answer. Return False if the answer was already outdated: then ask again."""
+        """Ask the store once, and act on the answer. Return False if the answer was already outdated; then ask again."""
         judge = may_settle(token, identifier)
         ledger = self._journal.ledger
         judge(ledger)
@@ -186,7 +183,8 @@ class Settlement:
     def _note(self, checkpoint: CheckpointRecord) -> None:
         """If the store has a checkpoint's rows but not its id, call the sink's `commit` again, so that it stores the id.
 
-        This happens if a process died between the two. All handles are already committed, so the call changes nothing else.
+        This happens if a process died after the rows were stored, but before the id was stored. All handles are already
+        committed, so the call changes nothing else.
         """
         query, decided = self._journal.ledger.identity(self._query_id), self._decided(checkpoint)
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles and not part.accepted]
@@ -196,9 +194,9 @@ class Settlement:
                 self._sink.commit([part.handles[-1] for part in parts if part.route == route], decided)
 
     def must_hold(self) -> None:
-        """Check that the store has all checkpoints that the journal has settled there, and no others.
+        """Check that the store has all checkpoints that the journal has settled there, and none that the journal does not know.
 
-        After another commit, a missing checkpoint could no longer be detected.
+        Call this before each commit, because after the commit a missing checkpoint can no longer be detected.
 
         Raises
         ------
@@ -221,8 +219,8 @@ class Settlement:
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
         """C9: wait until all rows of a committed checkpoint are visible, publish its mark, and journal `settled`.
 
-        Before the mark is published, the transactions that losers of retries have left are swept. So the end offsets in the
-        mark are after all rows of the checkpoint.
+        Before the mark is published, the open transactions of failed task attempts are swept. So the end offsets in the mark
+        are after all rows of the checkpoint.
         """
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
@@ -294,7 +292,7 @@ class Settlement:
     ) -> list[HandleState]:
         """C5: check that the store matches the journal, and that every handle is prepared and has time left.
 
-        `behind` names the micro-batches of the first handles: those that Spark has already committed.
+        `behind` lists the micro-batch of each handle that Spark has already committed. These handles come first.
 
         Raises
         ------
@@ -355,12 +353,12 @@ class Settlement:
     ) -> None:
         """Check that the rows that a replay discards are the rows that were committed. Otherwise new rows would be lost.
 
-        Nothing is checked if an operator has accepted a difference, which is valid for the whole checkpoint. If a replay has
-        fewer rows than were committed, that is no error: the source has deleted some of them since (retention).
+        If an operator has accepted a difference in any part, nothing is checked in the whole checkpoint. A replay with fewer
+        rows than were committed is no error, because the source may have deleted old rows (retention).
         """
         parts = {part.key: part for part in record.parts}
         free = any(part.free for part in self._journal.ledger.parts_of(checkpoint))
-        if free or len(messages) != record.writers:  # with another number of tasks, each task has other rows
+        if free or len(messages) != record.writers:  # with a different number of tasks, each task has other rows
             return
         for read in (each for message in messages for each in message.parts):
             part = parts.get(read.key)
@@ -370,7 +368,7 @@ class Settlement:
 
 
 def _repaired(batch: int, part: PartRecord, written: Part | None) -> Mapping[str, Any] | None:
-    """Check that a replay has written the same rows as a lost part; return its handle, which replaces the lost one."""
+    """Check that a replay has written the same rows as a lost part. Return the new handle, which replaces the lost one."""
     if written is None or (written.handle is None and not part.free):
         raise mismatch(batch, f"rows of {part}", part.rows, 0)
     if not part.free:
@@ -384,16 +382,16 @@ def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
         **part.named,
         "handle": len(part.handles) - 1,
         "verdict": Outcome.LOST.value if alive else state.outcome.value,
-        "evidence": "aborted, because this or an earlier micro-batch is lost" if alive else state.evidence,
+        "evidence": "aborted, because a part of this or an earlier micro-batch was lost" if alive else state.evidence,
     }
 
 
 def why_not(state: HandleState) -> str:
-    """Return the reason, for an error message, why no checkpoint with this transaction may be decided."""
+    """Return why no checkpoint with this transaction may be decided, as text for an error message."""
     if state.outcome is not Outcome.PREPARED:
         return (
             f"a prepared transaction is {state.outcome.value}. Either its timeout is too short for the slowest task, or "
-            "another program or a late request of an earlier attempt has ended it"
+            "another program or a late request of an earlier attempt has ended the transaction"
         )
     left = state.seconds_left or 0.0
     clocks = " (this machine's clock is ahead of the store's)" if left < 0 else ""

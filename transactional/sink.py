@@ -80,8 +80,9 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """The number of micro-batches that may be prepared but undecided at the same time; None for no limit."""
 
     commitsTogether: ClassVar[bool] = False
-    """True if one `commit` makes either all of its handles visible or none. Then one call gets all handles of a checkpoint.
-    If False, each call gets the handles of one micro-batch, in order, so that readers see the rows of each key in order."""
+    """True if a call of `commit` is atomic: readers see the rows of all its handles, or of none. Then one call gets all handles
+    of a checkpoint. If False, each call gets the handles of one micro-batch. The calls are in order, so that readers see the
+    rows of each key in order."""
 
     replacesRows: bool = False
     """True if a row replaces the earlier row of its key (upserts). Then a source must keep the order of rows."""
@@ -100,7 +101,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Return the name of the format, which users pass to ``writeStream.format(name)``. *Every process.*"""
 
     def close(self) -> None:
-        """Close clients and connections, but do not end prepared transactions. *Every process, best effort.*"""
+        """Close clients and connections. Prepared transactions stay prepared. *Every process, unless it dies first.*"""
 
     # -- executor, once per task ------------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def preCommit(self, transaction: TransactionT) -> HandleT | None:
         """Prepare: make all written rows durable and still invisible, even if this process dies. *Executor, once per task.*
 
-        Durable means: after a power failure as well. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`.
+        Durable rows survive a power failure. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`.
 
         Returns
         -------
@@ -140,10 +141,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Check that the store can be used, and return its identity. *Driver, once per planning.* Default: an empty mapping.
 
         Two keys have a meaning: ``cluster`` identifies the store, and ``topic`` identifies the target in the store. While
-        transactions are unsettled, another ``cluster`` is refused. If the sink returns no ``cluster``, any change of the
+        transactions are unsettled, a different ``cluster`` is refused. If the sink returns no ``cluster``, any change of the
         identity or of an option in `addressOptions` is refused during that time. If the user changes an option in
-        `addressOptions`, another ``cluster`` or ``topic`` is accepted as a new target. Otherwise, once a checkpoint is settled,
-        every change of the identity is refused. Raise `OptionError` or `StoreError` if the store can't be used.
+        `addressOptions`, a different ``cluster`` or ``topic`` is accepted as a new target. If the user changes none, every
+        change of the identity is refused once a checkpoint is settled.
 
         Returns
         -------
@@ -160,14 +161,14 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return {}
 
     addressOptions: Collection[str] = ()
-    """The names of the options that select the target, in lower case; empty for all options. While their values stay the same,
-    `identify` has to return the same target."""
+    """The names of the options that select the target, in lower case. Empty means all options. While the values of these
+    options stay the same, `identify` has to return the same target."""
 
     def isThere(self, route: str = "") -> bool:
-        """Return whether the target exists, with the sink's own data next to it. *Driver, before `identify`.*
+        """Return whether the target and the sink's own data next to it exist. *Driver, before `identify`.*
 
-        Change nothing. Called if the journal has settled checkpoints in the store. If the answer is False, the query stops
-        before `identify` could create an empty target. Default: True.
+        Change nothing. Called if the journal has settled checkpoints in the store. If the method returns False, the query
+        stops, because `identify` might create an empty target. Default: True.
 
         Parameters
         ----------
@@ -177,23 +178,23 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
-        """Return the newest checkpoint of a query that the store holds. *Driver, before a run begins and before each commit.*
+        """Return the id of a query's newest checkpoint in the store. *Driver, before a run begins and before each commit.*
 
         The framework compares the id with the journal. If the store lacks a checkpoint, or has one that the journal does not
-        know, the query stops before anything is written. Therefore `commit` has to store `DecidedCheckpoint.completed` in one
-        step with the rows. Store it under the query id, not under the prefix, because users may change the prefix.
+        know, the query stops before anything is written. Therefore `commit` has to store `DecidedCheckpoint.completed` and
+        the rows atomically. Store it under the query id, not under the prefix, because users may change the prefix.
 
         Parameters
         ----------
         queryId : str
-            As in `TransactionContext`.
+            The query's id, as `TransactionContext` has it.
         route : str
             One of `Routes.routes`, for a sink that combines several; otherwise empty.
 
         Returns
         -------
         int or None
-            0 if the store holds no checkpoint. None (the default) if it keeps no ids; then nothing is compared.
+            0 if the store holds no checkpoint. None (the default) if the store keeps no ids; then nothing is compared.
         """
         return None
 
@@ -214,24 +215,24 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def abort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
-        """Abort the handles; return those that were already committed. *Driver; repeatable.*
+        """Abort the handles; return those that were already committed. *Driver; may be called again.*
 
         The other handles can never be committed afterwards.
         """
 
     def inspect(self, handles: Sequence[HandleT]) -> Sequence[HandleState]:
-        """Return the state of each handle, in order, with one request for all. *Driver.* Default: prepared, without a limit."""
+        """Return the state of each handle, in order, with one request for all. *Driver.* Default: prepared, no timeout."""
         return [HandleState(Outcome.PREPARED) for _ in handles]
 
     @abstractmethod
     def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
         """Abort open and prepared transactions under our prefix that are not in `known`; return how many. *Driver.*
 
-        `known` has the handles that may still be committed. If your sink records committed transactions, it may delete the
-        record of each one that is not in `known` and for which `before.ends` is true.
+        `known` has the handles that may still be committed. If your sink records committed transactions, it may delete such a
+        record if the transaction is not in `known` and `before.ends` is true for it.
 
         A driver that was replaced may still call this method late. If an abort and a commit of one transaction can overlap
-        in your store (files, for example), abort only transactions for which `before.ends` is true: no driver commits these.
+        in your store (files, for example), abort only transactions for which `before.ends` is true: no driver commits those.
         """
 
 
@@ -244,7 +245,7 @@ def routes_of(sink: TwoPhaseCommitSink[Any, Any]) -> Sequence[str]:
 
 
 def guard_run(sink: TwoPhaseCommitSink[Any, Any], mark: RunMark | None) -> RunMark:
-    """Call the sink's `guardRun`, if it has one: claim the prefix (`mark` is None), or check that this run still owns it.
+    """Call the sink's `guardRun`, if it has one: claim the prefix (if `mark` is None), or check that this run still owns it.
 
     Return the mark of the claim, which is empty if the sink can't claim its prefix.
     """
@@ -252,7 +253,7 @@ def guard_run(sink: TwoPhaseCommitSink[Any, Any], mark: RunMark | None) -> RunMa
 
 
 def history_seen(sink: TwoPhaseCommitSink[Any, Any], history: History) -> Mapping[str, Any]:
-    """Compare the query's history with the store, and return the present state of the store, as JSON for the journal.
+    """Compare the query's history with the store, and return the current state of the store, as JSON for the journal.
 
     Raises the same errors as `KeepsEvidence.checkHistory`.
     """
@@ -272,7 +273,7 @@ def commit_calls(
     handles : Iterable[tuple[int, Mapping[str, Any]]]
         The handles of a checkpoint with the numbers of their micro-batches, ordered by micro-batch.
     checkpoint : DecidedCheckpoint
-        The checkpoint. In each call except the last one, its `last` is False.
+        The checkpoint. Each call gets a copy; in all copies except the last, the field `last` is False.
     """
     calls = [list(group) for _, group in groupby(handles, lambda each: 0 if sink.commitsTogether else each[0])]
     for call in calls:

@@ -1,4 +1,4 @@
-"""64-bit hashes of many spans of bytes in one call. Short spans need no Python object each, because numpy hashes them.
+"""64-bit hashes of many spans of bytes in one call. numpy hashes the short spans, so they need no Python objects.
 
 A span of up to 512 bytes is read as 64-bit words (little-endian; the last word is padded with zero bytes). Each word is
 combined with a key for its position, and mixed by the finalizer of SplitMix64 (Steele et al. 2014). Then the sum of the mixed
@@ -7,8 +7,8 @@ words and the length are mixed once more::
     hash = mix((sum of mix(word[j] ^ key[j]) - mix(key[j])) + (length + 1) * G)        key[j] = mix((j + 1) * G)
 
 All numbers are modulo 2**64; G is 2**64 / golden ratio. A word of zeros adds nothing to the sum, so any number of zero words
-may follow a span. The hash of a longer span is its XXH3-64. For long spans, one Python object is faster than many words in
-numpy.
+may follow a span. The hash of a longer span is its XXH3-64. For a long span, creating one Python object is faster than
+mixing many words in numpy.
 
 If two spans have the same length of up to 512 bytes and differ in one word, they never have the same hash, because each step
 is one-to-one. Any other two different spans have the same hash with a probability of about 2**-64: every bit of a mixed word
@@ -32,7 +32,7 @@ _MOST = 64
 """The maximum number of words of a short span."""
 
 _WIDTHS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, _MOST)
-"""The group widths, in words. A span is read with the next larger width. There are few, so that a batch has few groups."""
+"""The group widths, in words. Each span is read with the smallest width that fits. Few widths mean few groups per batch."""
 
 _BLOCK = 16_384
 """The number of words that are mixed in one call. Two arrays of this size fit into the cache of a CPU core."""
@@ -59,7 +59,7 @@ def mix(values: np.ndarray[Any, Any], scratch: np.ndarray[Any, Any] | None = Non
 
 
 def hash_spans(data: Any, starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a 64-bit hash of each span. Besides the result, this needs memory for only a few numbers per span.
+    """Return a 64-bit hash of each span. In addition to the result, this needs memory for only a few numbers per span.
 
     Parameters
     ----------

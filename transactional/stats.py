@@ -1,4 +1,4 @@
-"""Figures and history of a query's checkpoints. They come only from the ledger's records, so they survive every restart.
+"""Figures and history of a query's checkpoints. They are computed only from the ledger, so they survive every restart.
 
 Times are milliseconds since the epoch, by the clocks of the drivers.
 """
@@ -54,14 +54,14 @@ class CheckpointHistory:
     decided : int or None
         When the checkpoint was decided; None if it failed.
     committed : int or None
-        When all rows of the checkpoint were visible; None until then.
+        When all rows of the checkpoint were visible; None before that.
     failed : int or None
         When the checkpoint failed: it was declined, aborted or void. None if it did not fail.
     preparing_ms, deciding_ms, committing_ms : int or None
         The milliseconds from the barrier until all rows were prepared, from then until the decision, and from the decision
         until all rows were visible. None if one of the two times is not known.
     rows, bytes, handles : int
-        The numbers of rows, bytes and handles in the checkpoint; 0 if it failed.
+        The numbers of rows, bytes and handles in the checkpoint; 0 if the checkpoint failed.
     output : Mapping[str, Any]
         The position of the rows, as the sink reports it: for example an offset for each partition, or the version of a table.
     hooks : Sequence[str]
@@ -74,7 +74,7 @@ class CheckpointHistory:
         The number of rows of each route, for a sink that combines several.
     cut : Mapping[str, Any] or None
         For a query that follows other queries' barriers: the newest barriers that it contains (`lineage`), whether it contains
-        no row after them (`exact`), and how many milliseconds the marks of each channel `waited` for the marks of others.
+        no row after them (`exact`), and for how many milliseconds each mark `waited` for the marks of other channels.
     """
 
     id: int
@@ -138,8 +138,8 @@ class Pending:
     rows, bytes, handles : int
         The numbers of rows, bytes and handles in these micro-batches.
     oldest_age : float or None
-        The seconds since the journal recorded the oldest open transaction, prepared or decided. The store has counted from a
-        little earlier. None if no transaction is open.
+        The seconds since the journal recorded the oldest open transaction, prepared or decided. In the store, the transaction
+        is a little older. None if no transaction is open.
     lifetime : float or None
         How many seconds the store keeps this transaction; None if forever, or if it is not known.
     """
@@ -224,7 +224,7 @@ def figures(ledger: Ledger, now: float) -> dict[str, Any]:
 
 
 def history(ledger: Ledger) -> list[CheckpointHistory]:
-    """Return the checkpoints and the failed checkpoints that the journal keeps, ordered by their numbers.
+    """Return all checkpoints that the journal keeps, including failed ones, ordered by id.
 
     The journal keeps as many settled checkpoints as the option ``retainedCheckpoints`` says, and the last
     `transactional.ledger.fold.KEPT_FAILURES` failures.

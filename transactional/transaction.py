@@ -37,7 +37,7 @@ class Options(Mapping[str, str]):
         return isinstance(key, str) and key.lower() in self._values
 
     def replaced(self, **values: str) -> Options:
-        """Return a copy of the options in which these options have new values."""
+        """Return a copy in which the options in `values` have new values."""
         return Options({**self._values, **values})
 
     def __repr__(self) -> str:  # values may be secrets
@@ -50,7 +50,7 @@ class Outcome(str, enum.Enum):
     PREPARED = "prepared"
     COMMITTED = "committed"
     LOST = "lost"
-    """The transaction can't be committed completely: it was aborted, or the store still has it open but lost a part of it."""
+    """The transaction can't be committed completely: it was aborted, or the store has lost a part of it."""
     UNKNOWN = "unknown"
 
 
@@ -64,9 +64,9 @@ class HandleState:
     seconds_left : float or None
         For `PREPARED`: the number of seconds until the store aborts the transaction; None if it never does.
     margin : float
-        For `PREPARED`: a checkpoint is decided only if more than this number of seconds is left.
+        For `PREPARED`: a checkpoint with this handle is decided only if more than this number of seconds is left.
     evidence : str
-        How the sink knows the outcome, in a few words. The journal records it with a verdict.
+        How the sink knows the outcome, in a few words. The journal records this text with a verdict.
     """
 
     outcome: Outcome
@@ -82,14 +82,14 @@ class HandleState:
 
 @dataclass(frozen=True)
 class Cutoff:
-    """A point in a query's life: transactions that began before it are over, unless a checkpoint has decided them.
+    """A point in a query's life. Transactions before this point are over, unless a decided checkpoint contains them.
 
     No driver will ever commit a transaction that is over, so `TwoPhaseCommitSink.sweep` can abort it safely.
 
     Parameters
     ----------
     queryId : str
-        As in `TransactionContext`.
+        The query's id, as `TransactionContext` has it.
     run : int
         All transactions of earlier runs are over.
     batch : int
@@ -123,7 +123,7 @@ class TransactionContext:
     nonce : str
         16 hexadecimal digits that no other transaction has.
     run : int
-        The number of the driver's claim on the location; every later claim has a higher number.
+        The number of the run: the driver's claim on the location. Every later run has a higher number.
     route : str
         One of `Routes.routes`, for a sink that combines several; otherwise empty.
     """

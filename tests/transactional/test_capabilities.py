@@ -26,7 +26,7 @@ def test_a_method_that_would_never_be_called_is_refused_when_its_sink_is_defined
         raise AssertionError
 
     with pytest.raises(
-        TypeError, match=rf"Mine has {name}, but is not a subclass of {missing}, so it would never be used"
+        TypeError, match=rf"Mine has {name}, but is not a subclass of {missing}, so the framework would never use it"
     ):
         type("Mine", (RecordingSink,), {name: method})
     type("Mine", (getattr(capabilities, missing), RecordingSink), {name: method})
