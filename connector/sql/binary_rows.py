@@ -26,7 +26,7 @@ HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER: Final = struct.pack(">h", -1)
 
 EPOCH_DAYS: Final = 10_957
-"""Days from 1970-01-01, where Arrow's dates begin to count, to 2000-01-01, where PostgreSQL's do."""
+"""The number of days from 1970-01-01, which is day 0 in Arrow, to 2000-01-01, which is day 0 in PostgreSQL."""
 
 EPOCH_MICROS: Final = EPOCH_DAYS * 86_400_000_000
 
