@@ -91,11 +91,11 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Return the user's options, checked. The table is not read."""
+    """Check the user's options, and return them. Do not read the table."""
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
     if is_secret("path", parsed["path"]):  # the journal and messages contain the path
         expectation = (
-            f"a path without a password, key or signature: give them as options that begin with {STORAGE_PREFIX}"
+            f"a path without a password, key or signature. Options that begin with {STORAGE_PREFIX} can contain these"
         )
         raise WRITE_OPTIONS.invalid("path", "(hidden)", expectation)
     if parsed["compression"].lower() not in ("snappy", "zstd", "gzip", "lz4", "none"):
