@@ -65,7 +65,7 @@ def is_added(past: Past, handle: DeltaHandle) -> bool:
 
 
 def half_added(past: Past, handle: DeltaHandle) -> str:
-    """Return an explanation if only some of the handle's files were added; otherwise empty. Our commits add all files."""
+    """Return an explanation if some, but not all, of the handle's files were added to the table; otherwise empty."""
     found, files = added(past, handle), handle["files"]
     if not 0 < len(found) < len(files):
         return ""

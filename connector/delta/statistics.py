@@ -171,7 +171,7 @@ def put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def lower(value: Any, type_: pa.DataType) -> Any:
-    """Return the value, or a smaller one that JSON can represent; None if there is none."""
+    """Return a lower bound: the value, or a smaller one that JSON can represent. None if there is none."""
     if isinstance(value, str):
         return value[:TEXT_PREFIX]
     if isinstance(value, dt.datetime):
@@ -180,7 +180,7 @@ def lower(value: Any, type_: pa.DataType) -> Any:
 
 
 def upper(value: Any, type_: pa.DataType) -> Any:
-    """Return the value, or a greater one that JSON can represent; None if there is none."""
+    """Return an upper bound: the value, or a greater one that JSON can represent. None if there is none."""
     if isinstance(value, str):
         if len(value) <= TEXT_PREFIX:
             return value

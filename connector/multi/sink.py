@@ -293,7 +293,7 @@ class MultiSink(
         return marks
 
     def lifetime(self) -> float | None:
-        """Return how many seconds all sinks keep a prepared transaction: the shortest lifetime. None if all keep it forever."""
+        """Return the shortest time, in seconds, that a sink keeps a prepared transaction; None if all sinks keep it forever."""
         return min((own for _, sink in self.sinks() if (own := lifetime_of(sink)) is not None), default=None)
 
     # -- driver: transactions ---------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class MultiSink(
         return {topic for sink, own in found if isinstance(sink, WritesTopics) for topic in sink.targets(own)}
 
     def stamp(self, handles: Sequence[Handle]) -> int:
-        """Return the highest stamp of the sinks to which these handles belong."""
+        """Return the highest `stamp` that the sinks of these handles return."""
         found = ((one.sink, own) for one, own in self._by_sink(handles))
         return max((sink.stamp(own) for sink, own in found if isinstance(sink, KeepsEvidence)), default=0)
 
@@ -400,7 +400,7 @@ class MultiSink(
         return ended
 
     def sinks(self) -> Iterator[tuple[str, TwoPhaseCommitSink[Any, Any]]]:
-        """Yield the name of each sink with the sink, for commands that examine the stores."""
+        """Yield (name, sink) for each sink, for commands that examine the stores."""
         for one in self._sinks.values():
             yield one.name, one.sink
 

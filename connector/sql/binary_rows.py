@@ -1,7 +1,7 @@
 """Encode Arrow's rows in the binary format of PostgreSQL's COPY, with Arrow's kernels and numpy: no Python object per value.
 
-A row is the number of its fields and, for each field, its length (-1 for null) and its bytes. Numbers are in network byte
-order. Encoding takes a tenth of the time that text takes, and the server reads the result faster. If one column has no
+A row consists of the number of its fields and, for each field, its length (-1 for null) and its bytes. Numbers are in network
+byte order. Encoding takes a tenth of the time that text takes, and the server reads the result faster. If one column has no
 binary form here, the whole batch is sent as text (`csv_rows`).
 """
 
@@ -34,7 +34,7 @@ MOST_DIGITS, MOST_SCALE = 18, 16
 """The highest precision and scale of decimals that `_numeric` can split into digits with 64-bit integers."""
 
 GROUP: Final = 10_000
-"""The base of the digits in PostgreSQL's ``numeric``: each stands for four decimal digits."""
+"""The base of the digits in PostgreSQL's ``numeric``: each of them stands for four decimal digits."""
 
 
 def as_binary(

@@ -42,7 +42,9 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
     if text.partition("://")[0] not in SCHEMES:
         raise invalid("postgresql://host:port/database, or jdbc:postgresql://host:port/database")
     if any("%" in each.partition("=")[0] for each in text.partition("?")[2].split("&")):
-        raise invalid("an address whose parameter names contain no %: otherwise a password could not be recognized and hidden")
+        raise invalid(
+            "an address whose parameter names contain no %: otherwise a password could not be recognized and hidden"
+        )
     if not is_jdbc:
         return _plain(_of_libpq(text, invalid), invalid)
     found = _of_jdbc(text, invalid)

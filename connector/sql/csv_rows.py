@@ -89,9 +89,7 @@ def _must_have_text(column: pa.Array, name: str) -> None:
     found = pc.min_max(values)
     least, most = found["min"].as_py(), found["max"].as_py()
     if least is not None and not FIRST_DAY * ticks <= least <= most < END_DAY * ticks:
-        reason = (
-            f"the column {name} contains a year before 1 or after 9999, which the sink can't copy as text"
-        )
+        reason = f"the column {name} contains a year before 1 or after 9999, which the sink can't copy as text"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
 
 

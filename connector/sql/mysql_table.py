@@ -211,7 +211,7 @@ class Mysql(dialect.Dialect[Column]):
         return "" if column.base in wanted else f"the table's column is {column.type}{hint}"
 
     def why_no_key(self, target: Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return the reason why ``ON DUPLICATE KEY`` would not use exactly these columns; empty if it would."""
+        """Return the reason why ``ON DUPLICATE KEY`` would not use exactly the columns `names` as key; empty if it would."""
         own = [index for index in target.keys if index.whole and index.columns == frozenset(names)]
         if not own:
             return (
@@ -238,8 +238,8 @@ class Mysql(dialect.Dialect[Column]):
     def definition(self, column: Column) -> str:
         """Return a column's definition in a staging table.
 
-        With this definition, MySQL can't turn null in a ``timestamp`` into the current time, take digits in an ``enum`` for
-        the number of a value, or cut spaces at the end of a ``char``.
+        With this definition, MySQL can't turn null in a ``timestamp`` into the current time, read digits as the number of an
+        ``enum`` value, or cut spaces at the end of a ``char``.
         """
         name, kind, check, null = self.quoted(column.name), column.whole, "", " NOT NULL" if column.not_null else ""
         if column.base == "enum":
@@ -275,7 +275,7 @@ def _columns_in(clause: str) -> list[str]:
 
 
 def _values(enum: str) -> list[str]:
-    """Return the values of an enum by its type: ``enum('a','it''s')`` -> ``["a", "it's"]``."""
+    """Return the values that an enum's type lists: ``enum('a','it''s')`` -> ``["a", "it's"]``."""
     return [
         re.sub(r"(\\|')(.)", r"\2", text, flags=re.DOTALL)
         for text in re.findall(r"'((?:''|\\.|[^'])*)'", enum, re.DOTALL)

@@ -177,7 +177,7 @@ def _mode(found: Mapping[str, str]) -> str | None:
 
 
 def named(table: str, database: str) -> tuple[str, str]:
-    """Return the database and the table in a table's SQL name. If the name contains no database, return `database`."""
+    """Split a table's SQL name into database and table. If the name contains no database, use `database`."""
     words = [
         word[1:-1].replace("``", "`") if word[0] == "`" else word
         for word in re.findall(r"`(?:[^`]|``)+`|[^`.]+", table)

@@ -99,7 +99,9 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
         if missing:
             rights = ", ".join(missing)
             yield problem(
-                "rights", f"This user lacks {rights} on {target.name}.", f"GRANT {rights} ON {target.name} to this user."
+                "rights",
+                f"This user lacks {rights} on {target.name}.",
+                f"GRANT {rights} ON {target.name} to this user.",
             )
             return
     yield good("rights", "the sink has all rights that it needs")

@@ -72,7 +72,7 @@ WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.
 
 
 SHOWN: Final = 20
-"""If a column's name has at most this number of bytes, the check's name contains it. PostgreSQL's limit is 63 bytes."""
+"""If a column's name has at most this number of bytes, the check's name contains it. Names have at most 63 bytes."""
 
 ROUNDS: Final = {
     "float4": 'cast it to "float"',
@@ -121,7 +121,7 @@ class Column(dialect.Column):
 
     @property
     def one_form(self) -> bool:
-        """Whether equal values are always identical. Counterexamples: 1.0 and 1.00, or texts in some collations."""
+        """Whether equal values are always identical. (For example, the numbers 1.0 and 1.00 are equal, but not identical.)"""
         return self.base in ONE_FORM and not self.collation
 
 
@@ -312,7 +312,7 @@ class Postgresql(dialect.Dialect[Column]):
 
 
 def _why_not_into(wanted: Collection[str], kind: pa.DataType, column: Column) -> str:
-    """Return the reason why a column can't store values that fit only the base types in `wanted`; empty if it can."""
+    """Return the reason why a column can't store values unchanged; empty if it can. `wanted` are the base types that can."""
     base = column.base
     if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
         return f"the table's column is {column.type}"

@@ -75,7 +75,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
     marker: ClassVar[str] = "%s"
     dialect_type: ClassVar[type[Dialect[Any]]]
     dialect: Dialect[Any]
-    """The dialect of the server; a subclass may set it when it connects."""
+    """The dialect of the server. A subclass may set this attribute when it connects."""
 
     table_of_options: ClassVar[OptionTable]
     package: ClassVar[str]
