@@ -1,6 +1,6 @@
 """Match a query's rows with a table: columns, types, constraints and features.
 
-The sink either does what a table requires of its writers, or refuses the table and names the requirement. It ignores none.
+A table can require something of its writers. The sink meets each requirement, or refuses the table and names the requirement.
 `check_protocol` and `fit_columns` run on the driver before the first task; `Columns.arrange` runs on every batch.
 """
 
@@ -62,7 +62,7 @@ def columns_digest(table: DeltaTable) -> str:
 
 
 def check_protocol(table: DeltaTable) -> None:
-    """Refuse a table that requires features of its writers which this sink does not have."""
+    """Refuse a table that requires writer features which this sink does not have."""
     protocol, configuration = table.protocol(), table.metadata().configuration
     features = set(protocol.writer_features or ())
     wanted = sorted(features - HONOURED - ONLY_IF_USED)
@@ -120,14 +120,12 @@ def check_distinct(fields: Iterable[pa.Field], within: str = "") -> None:
 
 
 def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
-    """Refuse names of new columns that Delta's own writers refuse: with them, only this sink could write to the table."""
+    """Refuse new columns whose names Delta's own writers refuse. Otherwise, only this sink could write to the table."""
     for field in fields:
         wrong = sorted(REFUSED & set(field.name))
         if wrong:
             column = f"{within}{field.name}"
-            reason = (
-                f"Delta's writers refuse the column {column!r}, whose name has {' '.join(map(repr, wrong))}: rename it"
-            )
+            reason = f"Delta's writers refuse the column {column!r}: its name contains {' '.join(map(repr, wrong))}. Rename it"
             raise _mismatch(reason, column=column)
         check_names(inner_fields(field.type), f"{within}{field.name}.")
 
@@ -229,7 +227,7 @@ def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
     unknown = new_columns(rows, table)
     if unknown:
         names = [field.name for field in unknown]
-        reason = f"the table has no column {', '.join(names)}: mergeSchema=true adds new columns to it"
+        reason = f"the table has no column {', '.join(names)}. To add new columns, set mergeSchema=true"
         raise _mismatch(reason, columns=names)
     by_name = {name.lower(): index for index, name in enumerate(rows.names)}
     source = []
@@ -325,12 +323,12 @@ def strict_inside(type_: pa.DataType) -> bool:
 
 
 def nullable(field: pa.Field) -> pa.Field:
-    """Return the column with nulls allowed, also inside it, as Spark does: an expression's nullability is unreliable."""
+    """Return the column with nulls allowed, also in nested fields, as in Spark: an expression's nullability is unreliable."""
     return pa.field(field.name, nullable_inside(field.type), nullable=True)
 
 
 def nullable_inside(type_: pa.DataType) -> pa.DataType:
-    """Return the type with nulls allowed in all fields inside it."""
+    """Return the type with nulls allowed in all nested fields."""
     if pa.types.is_struct(type_):
         return pa.struct([nullable(field) for field in type_])
     if pa.types.is_map(type_):

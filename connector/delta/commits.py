@@ -48,14 +48,14 @@ def add_files(table: DeltaTable, handles: Sequence[DeltaHandle], checkpoint: Dec
 
 
 def exclude(table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
-    """Write a commit without files to the table. After it, these transactions can never be committed."""
+    """Abort transactions: write a commit without files, after which these transactions can never be committed."""
     app = handles[0]["app"]
     mark = {"outcome": "aborted", "aborted": [handle["nonce"] for handle in handles]}
     _write(table, [], app, table.transaction_version(app) or 0, mark)
 
 
 def _write(table: DeltaTable, actions: list[Any], app: str, version: int, mark: dict[str, Any]) -> None:
-    """Write one commit. It fails if another commit with the same app was written after `table` had been opened."""
+    """Write one commit. Raise if another process has committed with the same app since `table` was opened."""
     from deltalake import CommitProperties, Transaction
 
     table.create_write_transaction(

@@ -30,7 +30,7 @@ OPEN_FILES: Final = 64
 """How many files a task may have open. If it needs another file, it closes the least recently written file."""
 
 LONGEST_NAME: Final = 256
-"""How many bytes a folder's name may have, with its slash. File systems allow no more, so the table fits on any disk."""
+"""How many bytes a folder's name may have, including the slash. File systems on disks have the same limit."""
 
 UNSAFE: Final = "\"#%'*/:=?\\\x7f{[]^"
 """The characters that Spark escapes in the names of partition folders, in addition to control characters."""
@@ -206,7 +206,7 @@ def split(
 
 
 def partition_text(column: str, value: pa.Scalar) -> str | None:
-    """Return a partition column's value as Delta's log writes it; refuse the row if there is no such text."""
+    """Return a partition column's value as Delta's log writes it; refuse the row if the log can't store the value."""
     try:
         return text_of(value.as_py())
     except (ValueError, OverflowError) as problem:

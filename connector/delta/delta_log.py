@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["MARK", "Past", "read_past"]
 
 MARK: Final = "barrierKafka"
-"""The key of our mark in ``commitInfo``. The mark has the checkpoint, the outcome, and the nonces of aborted transactions."""
+"""The key of our mark in ``commitInfo``. The mark contains a checkpoint, an outcome, and nonces of aborted transactions."""
 
 
 @dataclass
 class Past:
-    """The facts that a table's log contains after a version.
+    """The files that were added and the transactions that were aborted after a version, from the table's log.
 
     Attributes
     ----------
@@ -40,9 +40,9 @@ class Past:
 def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
     """Read the commits after version `since`, backward from the version at which `table` is open.
 
-    Logs are cleaned up from their beginning. So if a commit is missing, an older commit file is not part of the table.
-    deltalake writes such a file if its process was paused until another process had written the same version, and the log
-    was cleaned up.
+    Stop at the first missing commit. Logs are cleaned up from their beginning, so a commit file before a missing commit is not
+    part of the table. deltalake can write such a file after a long pause, if another process had already written the same
+    version, and that version was cleaned up.
     """
     past = Past()
     for version in range(table.version(), since, -1):

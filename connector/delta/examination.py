@@ -19,7 +19,7 @@ PROBE = ".barrier-doctor"
 def try_out(settings: WriteOptions) -> Iterator[Finding]:
     """Check that files can be written, read and deleted in the table's folder.
 
-    If a local folder does not exist, the check does not create it. It uses the nearest parent folder, on the same disk.
+    If a local folder does not exist, the check creates no folder: it uses the nearest existing parent folder.
     """
     folder, path = TableFolder(settings), settings.path
     if folder.exists():

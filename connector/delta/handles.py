@@ -1,4 +1,4 @@
-"""The handle of a prepared transaction, and its state, from the table's log and from the files."""
+"""The handle of a prepared transaction. The handle's state comes from the table's log and from the files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[
 
 
 def is_of(table: DeltaTable, handle: DeltaHandle) -> bool:
-    """Return whether the handle was prepared for this table, not for a former table at the same path."""
+    """Return whether the handle was prepared for this table, not for an older table at the same path."""
     return str(table.metadata().id) == handle["table"]
 
 
@@ -65,7 +65,7 @@ def is_added(past: Past, handle: DeltaHandle) -> bool:
 
 
 def half_added(past: Past, handle: DeltaHandle) -> str:
-    """Return an explanation if only some of the handle's files were added, which no commit of ours does; otherwise empty."""
+    """Return an explanation if some, but not all, of the handle's files were added to the table; otherwise empty."""
     found, files = added(past, handle), handle["files"]
     if not 0 < len(found) < len(files):
         return ""

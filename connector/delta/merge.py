@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["idempotent_merge"]
 
 APP, VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
-"""Session settings of Delta: the app transaction of the next commits. Delta skips a version that the table already has."""
+"""Delta's session settings for the app transaction of commits. Delta skips a commit whose version the table already has."""
 
 
 def idempotent_merge(
@@ -30,8 +30,8 @@ def idempotent_merge(
     """MERGE a micro-batch into a Delta table exactly once. *Called on the driver, in ``foreachBatch``.*
 
     delta-spark runs the MERGE, so all of its features work: updates, deletes, change data feed, deletion vectors. The commit
-    contains Delta's transaction id (``txnAppId``, ``txnVersion``) together with the rows. So Delta skips a replayed micro-batch
-    as a whole. The id is set in a copy of the session, so writes of other threads are not affected.
+    contains Delta's transaction id (``txnAppId``, ``txnVersion``) together with the rows. So if a micro-batch is replayed,
+    Delta skips the whole MERGE. The id is set in a copy of the session, so writes of other threads are not affected.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def idempotent_merge(
     version : int
         The batch id that ``foreachBatch`` passes.
     app : str, optional
-        The name of the writer; each version of one app is merged once. The default is the id of the streaming query. Two
+        A name for this writer: Delta merges each `version` of an app once. The default is the id of the streaming query. Two
         queries must not share an app, because each counts its batch ids from 0. If you merge one micro-batch twice into one
         table, give each merge its own app: otherwise Delta skips the second merge as a repetition.
 

@@ -2,7 +2,8 @@
 
 In the first phase, tasks write files. No version of the table names these files, so they are invisible. In the second phase,
 one Delta commit adds the files of a whole checkpoint. This commit contains the app transaction (query, checkpoint id) and a
-mark. Only the log decides the outcome of a transaction: a commit adds its files, or the mark of another commit aborts it.
+mark. Only the log decides the outcome of a transaction: one commit adds the transaction's files, or the mark of a different
+commit aborts the transaction.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ if TYPE_CHECKING:
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
 
 NO_COLUMN: Final = "barrier-doctor-column"
-"""The name of a column that stands for unknown columns."""
+"""The name of a placeholder column, used if the table's columns are unknown."""
 
 INDEXED_COLUMNS: Final = 32
-"""Delta's own default of delta.dataSkippingNumIndexedCols."""
+"""Delta's default for delta.dataSkippingNumIndexedCols."""
 
 RETRY_SECONDS: Final = 0.05
-"""Seconds between two attempts at a commit. deltalake itself repeats a commit that collides only with other appends."""
+"""Seconds between two attempts at a commit. (If a commit collides only with appends, deltalake repeats the commit.)"""
 
 
 @dataclass
@@ -129,7 +130,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def beginTransaction(self, context: TransactionContext) -> DeltaTransaction:
-        """Open the table, and match its columns. The first file is created with the first batch."""
+        """Open the table, and match the rows' columns with the table's. The first batch creates the first file."""
         table = self._folder.open()
         metadata = table.metadata()
         columns = replace(fit_columns(self.schema, arrow_schema(table)), partition_by=tuple(metadata.partition_columns))
@@ -198,7 +199,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         fit_columns(self.schema, columns)
 
     def tryOut(self) -> Iterator[Finding]:
-        """Open the table, and write, read and delete a file in its folder."""
+        """Check that the table opens, and that a file in the table's folder can be written, read and deleted."""
         yield from try_out(self._settings)
 
     @classmethod
@@ -228,11 +229,11 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
             return self._folder.exists()
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int:
-        """Return the id of the query's newest committed checkpoint, from its app transaction in the table; 0 if it has none."""
+        """Return the id of the query's newest committed checkpoint, from the table's app transactions; 0 if there is none."""
         return self._folder.open().transaction_version(f"{queryId}/{self.name()}") or 0
 
     def output(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> dict[str, Any]:
-        """Return the version of the table that a checkpoint created; empty if it is unknown."""
+        """Return the version of the table that a checkpoint created; empty if the version is unknown."""
         if not handles:
             return {}
         app, since = handles[0]["app"], min(handle["version"] for handle in handles)
@@ -291,8 +292,8 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         self._notes.delete([handle["nonce"] for handle in handles if handle["nonce"] not in gone])
         if lost:
             reason = (
-                f"files of {len(lost)} transactions of checkpoint {checkpoint.id} are missing in {self._folder.uri}, or the "
-                "transactions were aborted first"
+                f"files of {len(lost)} transactions of checkpoint {checkpoint.id} are missing in {self._folder.uri}, or these "
+                "transactions were already aborted"
             )
             raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=reason)
 
@@ -338,7 +339,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return self._outcomes(self._folder.open(), handles) if handles else []
 
     def sweep(self, known: Sequence[DeltaHandle], before: Cutoff) -> int:
-        """Delete the files of transactions that are over and not committed. Return how many transactions these were."""
+        """Delete the files of uncommitted transactions that are over (see `Cutoff`) and not in `known`. Return how many."""
         kept = {handle["nonce"] for handle in known}
         notes = [note for note in self._notes.all() if note.nonce not in kept]
         notes = [note for note in notes if before.ends(note.queryId, note.run, note.batch)]

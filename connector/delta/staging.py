@@ -1,4 +1,4 @@
-"""Notes about transactions that are not settled. They name the files of a dead task, so that no one has to list the table.
+"""Notes about unfinished transactions. If a task dies, a note names the task's files, so no one has to list the table's folder.
 
 A task writes the note ``<table>/_barrier/<prefix>/<nonce>.json`` before the transaction's first file, and again before each
 further file. The note is deleted when the transaction is over. Readers and VACUUM ignore folders that start with ``_``.
@@ -27,7 +27,7 @@ VERSION: Final = 2
 
 @dataclass(frozen=True)
 class Note:
-    """A note about a transaction whose task may die.
+    """A note about an unfinished transaction. It names the transaction's files, in case the task dies.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Notes:
         self._folder.delete([self._path(nonce) for nonce in nonces])
 
     def all(self) -> Iterator[Note]:
-        """Yield all notes. Skip a note in a newer format, and a damaged note, because it may name any file."""
+        """Yield all notes. Skip notes in a newer format, and damaged notes, because a damaged note may name any file."""
         for name in self._folder.names(self._place):
             if not name.endswith(".json"):
                 continue
@@ -90,7 +90,7 @@ class Notes:
                 continue
             except UNFIT as error:
                 log.warning(
-                    "%s/%s/%s is damaged (%s) and stays. VACUUM deletes the transaction's files when the transaction has ended",
+                    "skipped the damaged note %s/%s/%s (%s). If the transaction was not committed, VACUUM deletes its files",
                     *(self._folder.uri, self._place, name, error),
                 )
                 continue

@@ -28,10 +28,10 @@ HIGHEST: Final = "\U0010ffff"
 class Seen:
     """Statistics that the footer does not have: null counts of lists and maps; null counts and bounds of texts and floats.
 
-    For a row group that contains a text over 4,096 bytes, the footer has no bounds.
+    If a row group contains a text over 4,096 bytes, the footer has no bounds for that column.
 
     For Spark, NaN is the greatest number. pyarrow leaves NaN out of the footer's bounds, so Spark would skip row groups that
-    contain NaN. Therefore floating-point columns get no bounds in the footer (`without_floating`). After a NaN, a column
+    contain NaN. Therefore floating-point columns get no bounds in the footer (`without_floating`). A column that contains NaN
     gets no bounds here either.
     """
 
@@ -80,7 +80,7 @@ class Seen:
 
 
 def without_floating(schema: pa.Schema) -> list[str]:
-    """Return the paths of the Parquet columns that are not floating-point: only these get bounds in the footer."""
+    """Return the paths of the Parquet columns that are not floating-point. Only these columns get bounds in the footer."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
@@ -114,14 +114,14 @@ def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, colu
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text. A decimal is written as a number with all of its digits, which a float would lose."""
+    """Return a value as JSON text. A decimal is written as a number with all digits. A float would lose some."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{as_json(value[key])}" for key in value) + "}"
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
 
 
 def bounds_of(footer: pq.FileMetaData, index: int, path: tuple[str, ...], missing: dict[str, Any]) -> tuple[Any, Any]:
-    """Return a leaf column's bounds from the footer, or None for both. Put the column's null count into `missing`."""
+    """Return a leaf column's bounds from the footer; two Nones if they are unknown. Put its null count into `missing`."""
     groups = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
     if any(group is None for group in groups):
         return None, None
@@ -142,8 +142,8 @@ def leaves(
 ) -> Iterable[tuple[tuple[str, ...], pa.DataType, int]]:
     """Yield the leaf columns in order: path, type, and position in the file. A list or map is one leaf.
 
-    Inside a struct, lists and maps are left out. The position identifies a leaf. Its name in the footer may not: ``a.b`` can
-    be a column, or the field ``b`` of ``a``.
+    Inside a struct, lists and maps are left out. Use the position to find a leaf in the footer, because names are ambiguous:
+    ``a.b`` can be a column, or the field ``b`` of ``a``.
     """
     for field in schema:
         nested = pa.types.is_map(field.type) or pa.types.is_list(field.type)
@@ -171,7 +171,7 @@ def put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def lower(value: Any, type_: pa.DataType) -> Any:
-    """Return a lower bound of a value that JSON can represent; None if there is none."""
+    """Return a lower bound: the value, or a smaller one that JSON can represent. None if there is none."""
     if isinstance(value, str):
         return value[:TEXT_PREFIX]
     if isinstance(value, dt.datetime):
@@ -180,7 +180,7 @@ def lower(value: Any, type_: pa.DataType) -> Any:
 
 
 def upper(value: Any, type_: pa.DataType) -> Any:
-    """Return an upper bound of a value that JSON can represent; None if there is none."""
+    """Return an upper bound: the value, or a greater one that JSON can represent. None if there is none."""
     if isinstance(value, str):
         if len(value) <= TEXT_PREFIX:
             return value
@@ -193,7 +193,7 @@ def upper(value: Any, type_: pa.DataType) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """Return a number or a date without rounding; None for a type that JSON or data skipping does not have."""
+    """Return a number or a date without rounding; None for a type that JSON or data skipping does not support."""
     if isinstance(value, (int, Decimal)):
         return value
     if isinstance(value, float):  # infinities as Spark writes them

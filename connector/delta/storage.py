@@ -26,7 +26,7 @@ ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 """The terminal colors in the errors of deltalake."""
 
 MOST_SAID: Final = 600
-"""How many characters of such an error are shown."""
+"""How many characters of a client's error are shown."""
 
 REQUESTS_AT_ONCE: Final = 16
 """How many HEAD or DELETE requests to an object store run in parallel; each takes tens of milliseconds."""
@@ -51,7 +51,7 @@ class TableFolder:
 
     @property
     def uri(self) -> str:
-        """Return the table's path or URI, as deltalake and Spark take it."""
+        """Return the table's path or URI, in the form that deltalake and Spark accept."""
         return self._options.path
 
     def exists(self) -> bool:
@@ -65,7 +65,7 @@ class TableFolder:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Run the block; for an ``OSError`` of the store's client, raise ``TABLE_UNREACHABLE``, which names the table."""
+        """Run the block. If it raises ``OSError``, raise ``TABLE_UNREACHABLE`` instead, which names the table."""
         try:
             yield
         except OSError as problem:
@@ -96,9 +96,9 @@ class TableFolder:
     # -- durability: an object store needs no calls -----------------------------------------------------------------
 
     def sync_log(self) -> None:
-        """Make the table's newest version durable, with the part of the log that its readers need, no matter who wrote it.
+        """Make the table's newest version durable: sync all files of the log that readers need, no matter who wrote them.
 
-        deltalake and Spark write the log without any fsync. Readers need the log's newest checkpoint and all later commits.
+        deltalake and Spark write the log without fsync. Readers need the log's newest checkpoint and all later commits.
         """
         if not self._options.local:
             return
@@ -130,7 +130,7 @@ class TableFolder:
         return self._files().open_output_stream(path)
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a small file atomically: a reader sees the former file or the whole new file."""
+        """Write a small file atomically: a reader sees the old file or the whole new file."""
         if self._options.local:
             replace_file(self._with_folders(path), data)
             return

@@ -1,4 +1,4 @@
-"""Find the version of the table that a checkpoint created, and take the table back to it."""
+"""Find the version of the table that a checkpoint created, and take the table back to that version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_restorable", "restore_version", "version_of"]
 
 
 def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, checkpoint: int) -> int | None:
-    """Return the version that added a checkpoint's files; None if the log no longer contains it."""
+    """Return the version that added a checkpoint's files; None if the log does not contain this version."""
     for version in range(table.version(), since, -1):
         actions = folder.log(version)
         if actions is None:
@@ -35,7 +35,7 @@ def check_restorable(folder: TableFolder, version: int, app: str) -> None:
 
 
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
-    """Take the table back to a version with a new commit. If this rewind has already done so, do nothing."""
+    """Write a commit that takes the table back to a version. If this rewind has already written the commit, do nothing."""
     from deltalake import CommitProperties
 
     table = folder.open()

@@ -91,12 +91,10 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Return the user's options, checked. The table is not read."""
+    """Check the user's options, and return them. Do not read the table."""
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
     if is_secret("path", parsed["path"]):  # the journal and messages contain the path
-        expectation = (
-            f"a path without a password, key or signature: give them as options that begin with {STORAGE_PREFIX}"
-        )
+        expectation = f"a path without a password, key or signature: set these as {STORAGE_PREFIX}* options"
         raise WRITE_OPTIONS.invalid("path", "(hidden)", expectation)
     if parsed["compression"].lower() not in ("snappy", "zstd", "gzip", "lz4", "none"):
         raise WRITE_OPTIONS.invalid("compression", parsed["compression"], "snappy, zstd, gzip, lz4 or none")

@@ -10,5 +10,5 @@ NAME: Final = "2pc-multi"
 
 
 def under_route(name: str, route: str) -> str:
-    """Return the query id or prefix for one sink. It ends with the sink's name, so no two sinks share it."""
+    """Return one sink's query id or prefix: `name` with the sink's name at the end, so that no two sinks share it."""
     return f"{name}-{route}" if route else name

@@ -77,7 +77,7 @@ class _One:
         return [each["handle"] for each in handles if each["sink"] == self.name]
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with only this sink's columns, under the names that they have for the sink."""
+        """Return the batch with only this sink's columns, under the names that the sink uses."""
         return pa.RecordBatch.from_arrays([batch.column(at) for at in self.columns], schema=self.schema)
 
     def decided(self, found: DecidedCheckpoint) -> DecidedCheckpoint:
@@ -118,7 +118,7 @@ class MultiSink(
             raise _invalid("routeColumn", settings.route_column or "", expected)
         self._sinks = {each.name: self._one(each, settings.prefix) for each in settings.sinks}
         self.routes = tuple(self._sinks)
-        self._strangers: set[str] = set()  # sinks that an earlier run did not have; under its prefix, they own nothing
+        self._strangers: set[str] = set()  # sinks that the earlier run did not have: they own nothing under its prefix
         self.replacesRows = any(sink.replacesRows for _, sink in self.sinks())
         self.maxPrepared = min((s.maxPrepared for _, s in self.sinks() if s.maxPrepared is not None), default=None)
 
@@ -175,25 +175,25 @@ class MultiSink(
             yield name, self._sinks[name].rows(rows)
 
     def warmUp(self, context: TransactionContext) -> None:
-        """Warm up the sink that the context's route names, if it supports that."""
+        """Warm up the sink that the context's route names, if the sink supports this."""
         one, own = self._of(context)
         if isinstance(one.sink, WarmsUp):
             one.sink.warmUp(own)
 
     def beginTransaction(self, context: TransactionContext) -> tuple[_One, int, Any]:
-        """Begin a transaction in the sink that the context's route names. Return it with the sink and the micro-batch."""
+        """Begin a transaction in the sink that the context's route names. Return sink, micro-batch and transaction."""
         one, own = self._of(context)
         with _naming(one.name):
             return one, context.batchId, one.sink.beginTransaction(own)
 
     def write(self, transaction: tuple[_One, int, Any], batch: pa.RecordBatch) -> None:
-        """Write rows into a transaction of the sink for which `route` has chosen them."""
+        """Write rows into a transaction. `route` has chosen these rows for the transaction's sink."""
         one, _, own = transaction
         with _naming(one.name):
             one.sink.write(own, batch)
 
     def preCommit(self, transaction: tuple[_One, int, Any]) -> Handle | None:
-        """Prepare a transaction of one sink. Return its handle, with the sink's name and the micro-batch."""
+        """Prepare a transaction of one sink. Return the sink's handle, with the sink's name and the micro-batch."""
         one, batch, own = transaction
         with _naming(one.name):
             handle = one.sink.preCommit(own)
@@ -273,7 +273,7 @@ class MultiSink(
             return one.sink.newestCheckpoint(one.named(queryId))
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Compare each sink's store with the history of this sink. Return the results by the sinks' names."""
+        """Compare each sink's store with the sink's part of the history. Return the results by the sinks' names."""
         seen = {}
         for one in self._sinks.values():
             own = history.routes[one.name]
@@ -283,7 +283,7 @@ class MultiSink(
         return seen
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Claim the prefix of each sink, or check that it is still ours. Skip sinks that are not in `mark`."""
+        """Claim each sink's prefix for a new run. In a continuing run, check the claims of the sinks that are in `mark`."""
         marks = {}
         self._strangers = {name for name in self._sinks if mark is not None and name not in mark}
         for one in self._sinks.values():
@@ -293,7 +293,7 @@ class MultiSink(
         return marks
 
     def lifetime(self) -> float | None:
-        """Return the shortest lifetime of all sinks, in seconds; None if no sink has one."""
+        """Return the shortest time, in seconds, that a sink keeps a prepared transaction; None if all sinks keep it forever."""
         return min((own for _, sink in self.sinks() if (own := lifetime_of(sink)) is not None), default=None)
 
     # -- driver: transactions ---------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class MultiSink(
         return {topic for sink, own in found if isinstance(sink, WritesTopics) for topic in sink.targets(own)}
 
     def stamp(self, handles: Sequence[Handle]) -> int:
-        """Return the highest stamp of the sinks to which these handles belong."""
+        """Return the highest `stamp` that the sinks of these handles return."""
         found = ((one.sink, own) for one, own in self._by_sink(handles))
         return max((sink.stamp(own) for sink, own in found if isinstance(sink, KeepsEvidence)), default=0)
 
@@ -317,7 +317,7 @@ class MultiSink(
         return found
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Call `checkRestore` of each sink. Raises StoreError if a sink can't take its store back."""
+        """Check that each sink can take its store back. Raise StoreError if one can't."""
         for one in self._sinks.values():
             with _naming(one.name):
                 restorable(one.sink).checkRestore(output.get(one.name, {}))
@@ -329,9 +329,9 @@ class MultiSink(
                 restorable(one.sink).restoreOutput(output.get(one.name, {}), rewind)
 
     def commit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
-        """Commit the handles of every sink. If a sink raises, commit the others first, then raise its error.
+        """Commit the handles of every sink. If a sink raises, commit the other sinks' handles first, then raise the error.
 
-        Sinks that commit one micro-batch after the other come first: usually, their stores do not keep a transaction forever.
+        Sinks that commit one micro-batch after the other come first, because their stores usually end old transactions.
         """
         lost: list[Handle] = []
         problem: Exception | None = None
@@ -391,7 +391,7 @@ class MultiSink(
         return committed
 
     def sweep(self, known: Sequence[Handle], before: Cutoff) -> int:
-        """Sweep each sink; return how many transactions were aborted in total."""
+        """Call `sweep` of each sink. Return how many transactions were aborted in total."""
         ended = 0
         for one in self._sinks.values():
             if one.name not in self._strangers:
@@ -400,14 +400,14 @@ class MultiSink(
         return ended
 
     def sinks(self) -> Iterator[tuple[str, TwoPhaseCommitSink[Any, Any]]]:
-        """Yield each sink after its name, for commands that examine the stores."""
+        """Yield (name, sink) for each sink, for commands that examine the stores."""
         for one in self._sinks.values():
             yield one.name, one.sink
 
     # -- shared -----------------------------------------------------------------------------------------------------
 
     def _by_sink(self, handles: Sequence[Handle]) -> list[tuple[_One, list[Handle]]]:
-        """Return each sink to which any of the handles belong, with the handles of this sink."""
+        """Return the sinks to which the handles belong. Each sink comes with its own handles."""
         names = {each["sink"] for each in handles}
         if names - set(self._sinks):
             reason = (

@@ -30,7 +30,7 @@ def _as_names(text: str) -> tuple[str, ...]:
             )
         if hides_value(f"{name}.format") or leads_out(f"{name}.format", ""):
             raise ValueError(
-                f"another name than {name}: options that begin with this name look like secrets or addresses"
+                f"a name other than {name}: options that begin with this name look like secrets or addresses"
             )
     return names
 
@@ -139,7 +139,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options without a connection. Each sink checks the options of its own format later."""
+    """Check the user's options without a connection, and return them. Each sink checks the options of its format later."""
     given = {key.lower(): value for key, value in options.items()}
     names = WRITE_OPTIONS.parse({"sinks": given["sinks"]} if "sinks" in given else {})["sinks"]
     table = OptionTable(
@@ -147,7 +147,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     )
     parsed = table.parse(options, also=HOST_OPTIONS)
     if parsed["path"] is not None:
-        raise table.invalid("path", parsed["path"], "no value here: a path belongs to one sink, as in orders.path")
+        raise table.invalid("path", parsed["path"], "no value here: set the path of one sink, for example orders.path")
     if parsed["deliveryGuarantee"] != "exactly-once":
         raise table.invalid("deliveryGuarantee", parsed["deliveryGuarantee"], "exactly-once, for all sinks")
     shared = {key: value for key, value in given.items() if key in _OF_THE_QUERY}
@@ -160,7 +160,7 @@ def _sink(name: str, passthrough: Mapping[str, str], shared: Mapping[str, str]) 
     own = {key[len(start) :]: value for key, value in passthrough.items() if key.startswith(start)}
     for key in own:
         if key in _OF_THE_QUERY:
-            reason = f"it applies to the whole query: leave out the prefix {name}."
+            reason = f"the option applies to the whole query: leave out the prefix {name}."
             raise OptionError("FORBIDDEN_OPTION", owner=NAME, option=f"{name}.{key}", reason=reason)
     if "format" not in own:
         reason = f"the format of the sink {name}, such as 2pc-kafka"
@@ -170,5 +170,5 @@ def _sink(name: str, passthrough: Mapping[str, str], shared: Mapping[str, str]) 
     except OptionError as problem:
         raise problem.with_note(f"(Sink {name} of {NAME}.)") from None
     if parsed["format"].lower() == NAME:
-        raise OF_EACH.invalid(f"{name}.format", parsed["format"], f"another format than {NAME}: sinks can't be nested")
+        raise OF_EACH.invalid(f"{name}.format", parsed["format"], f"a format other than {NAME}: sinks can't be nested")
     return SinkOptions(name, parsed["format"], parsed["columns"], {**shared, **parsed.passthrough})

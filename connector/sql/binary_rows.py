@@ -1,7 +1,7 @@
 """Encode Arrow's rows in the binary format of PostgreSQL's COPY, with Arrow's kernels and numpy: no Python object per value.
 
-A row is the number of its fields and, for each field, its length (-1 for null) and its bytes. Numbers are in network byte
-order. Encoding takes a tenth of the time that text takes, and the server reads the result faster. If one column has no
+A row consists of the number of its fields and, for each field, its length (-1 for null) and its bytes. Numbers are in network
+byte order. Encoding takes a tenth of the time that text takes, and the server reads the result faster. If one column has no
 binary form here, the whole batch is sent as text (`csv_rows`).
 """
 
@@ -26,7 +26,7 @@ HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER: Final = struct.pack(">h", -1)
 
 EPOCH_DAYS: Final = 10_957
-"""Days from 1970-01-01, where Arrow's dates begin to count, to 2000-01-01, where PostgreSQL's do."""
+"""The number of days from 1970-01-01, which is day 0 in Arrow, to 2000-01-01, which is day 0 in PostgreSQL."""
 
 EPOCH_MICROS: Final = EPOCH_DAYS * 86_400_000_000
 
@@ -34,7 +34,7 @@ MOST_DIGITS, MOST_SCALE = 18, 16
 """The highest precision and scale of decimals that `_numeric` can split into digits with 64-bit integers."""
 
 GROUP: Final = 10_000
-"""The base of the digits in PostgreSQL's ``numeric``: each stands for four decimal digits."""
+"""The base of the digits in PostgreSQL's ``numeric``: each of them stands for four decimal digits."""
 
 
 def as_binary(

@@ -28,7 +28,7 @@ FROM_JDBC: Final[Mapping[str, str]] = {
     "preparethreshold": "",
     "tcpkeepalive": "",
 }
-"""Parameter of PostgreSQL's JDBC driver, in lower case -> parameter of libpq; empty if it has no effect here."""
+"""JDBC parameter in lower case -> libpq's parameter; empty if the JDBC parameter has no effect here."""
 
 
 def parse_url(url: str, owner: str) -> dict[str, str]:
@@ -42,7 +42,9 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
     if text.partition("://")[0] not in SCHEMES:
         raise invalid("postgresql://host:port/database, or jdbc:postgresql://host:port/database")
     if any("%" in each.partition("=")[0] for each in text.partition("?")[2].split("&")):
-        raise invalid("an address without % in the names of its parameters, so that a password can be found and hidden")
+        raise invalid(
+            "an address whose parameter names contain no %: otherwise a password could not be recognized and hidden"
+        )
     if not is_jdbc:
         return _plain(_of_libpq(text, invalid), invalid)
     found = _of_jdbc(text, invalid)
@@ -81,7 +83,7 @@ def _of_jdbc(text: str, invalid: Callable[[str], OptionError]) -> dict[str, str]
 
 
 def _plain(found: dict[str, str], invalid: Callable[[str], OptionError]) -> dict[str, str]:
-    """Return the parameters. Refuse them if they seem to contain a part of an unescaped password: messages would show it."""
+    """Return the parameters. Raise if one seems to contain a piece of an unescaped password, which messages would show."""
     wrong = [key for key in ("host", "dbname", "user") if set(found.get(key, "")) & set("@;=#?&")]
     if (
         wrong

@@ -32,15 +32,15 @@ CONTROL_TABLES: Final[Mapping[str, str]] = {
     STORE: "one INTEGER NOT NULL PRIMARY KEY, id VARCHAR(40) NOT NULL",
 }
 """Table name -> columns. In order: the tasks' transactions with their states; the run that owns each prefix, with the server
-on which the run began; each query's newest committed checkpoint; the id of the control tables, which copies of the database
-share."""
+on which the run began; each query's newest committed checkpoint; the id of the control tables. A copy of the database has the
+same id."""
 
 
 Value = TypeVar("Value")
 
 
 class Cursor(Protocol):
-    """A cursor of PEP 249."""
+    """A database cursor as PEP 249 defines it."""
 
     def execute(self, statement: Any, parameters: Any = ..., /) -> Any:
         """Run a statement."""
@@ -78,14 +78,14 @@ class Owner(Protocol):
     at_once: ClassVar[int]
 
     def control_table(self, name: str) -> str:
-        """Return a control table's name as it is written in a statement."""
+        """Return a control table's name as SQL writes it."""
 
     def run(self, cursor: Cursor, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Run a statement; return its rows."""
 
 
 class ControlTables:
-    """The statements on the control tables, for one prefix. Each runs in the database transaction of its cursor.
+    """Reads and writes the control tables, for one prefix. Each statement runs in the database transaction of its cursor.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class ControlTables:
         return token
 
     def claimed(self, cursor: Cursor, lock: bool = False) -> tuple[str, str] | None:
-        """Return the token of the prefix's newest run, and the server on which that run began; None if there was no run.
+        """Return the token of the prefix's newest run, and the server on which that run began; None if no run has claimed it.
 
         With `lock`, lock the prefix's row, so that no run can claim the prefix before the database transaction ends.
         """

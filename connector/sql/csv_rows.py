@@ -21,7 +21,7 @@ from transactional import RowRefusedError
 __all__ = ["as_csv", "as_text", "constant", "hexadecimal", "is_utf8", "joined", "numbers", "only_where", "repeated"]
 
 ROWS: Final = 10_000
-"""The number of rows that pyarrow encodes at a time: it keeps their text in memory."""
+"""How many rows pyarrow encodes at a time. More rows would need more memory for their text."""
 
 FIRST_DAY: Final = -719_162
 END_DAY: Final = 2_932_897
@@ -52,7 +52,7 @@ def repeated(text: str, count: int) -> pa.Array:
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Return a column in a form that CSV has: bytes as PostgreSQL's hexadecimal text, arrays as its array literals."""
+    """Return a column in a form that CSV can store: bytes as PostgreSQL's hexadecimal text, arrays as array literals."""
     kind = column.type
     if is_bytes(kind):
         return joined(constant("\\x"), hexadecimal(column))
@@ -74,7 +74,7 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def _must_have_text(column: pa.Array, name: str) -> None:
-    """Refuse years that the text would change (before 1 or after 9999), and text that is not UTF-8 or contains NUL."""
+    """Refuse years before 1 or after 9999, which CSV text would change. Refuse text that is not UTF-8 or contains NUL."""
     kind = column.type
     while is_array(kind):
         column = column.flatten()
@@ -89,9 +89,7 @@ def _must_have_text(column: pa.Array, name: str) -> None:
     found = pc.min_max(values)
     least, most = found["min"].as_py(), found["max"].as_py()
     if least is not None and not FIRST_DAY * ticks <= least <= most < END_DAY * ticks:
-        reason = (
-            f"the column {name} contains a year before 1 or after 9999, which rows that are copied as text can't have"
-        )
+        reason = f"the column {name} contains a year before 1 or after 9999, which the sink can't copy as text"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
 
 

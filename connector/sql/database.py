@@ -21,9 +21,9 @@ SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04", "HYT00"})
 """SQLSTATEs of timeouts: a canceled statement, a lock that another session holds, a transaction that took too long."""
 
 AWAY: Final = ("08", "25006", "28", "3D", "40", "53300", "57", "HYT01")
-"""SQLSTATEs, or their first characters, of errors that may pass, so that a retry can succeed. In order: connections, a server
-that is now a standby, a wrong password, a missing database, rollbacks and deadlocks, too many connections, a server that shuts
-down, a connection timeout. Not here: a full disk (53100) and too little memory, which do not pass by themselves."""
+"""SQLSTATEs, or their first characters, of errors that may be temporary, so that a retry can succeed. In order: connection
+errors, a server that is now a standby, a wrong password, a missing database, rollbacks and deadlocks, too many connections, a
+server that shuts down, a connection timeout. Not here: a full disk (53100) and too little memory: retries do not help."""
 
 ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
 """SQLSTATE classes of errors that a row causes. 54 includes rows that are too large for an index; P0 is raised by triggers."""
@@ -37,10 +37,10 @@ Result = TypeVar("Result")
 
 
 class Connection(Protocol):
-    """A connection of PEP 249 that is not in autocommit mode."""
+    """A database connection as PEP 249 defines it, not in autocommit mode."""
 
     def cursor(self) -> Any:
-        """Return a cursor."""
+        """Return a new cursor."""
 
     def commit(self) -> None:
         """Commit all changes since the last commit."""
@@ -66,7 +66,7 @@ class Owner(Protocol):
 
 
 class Database:
-    """A sink's connection to its database. It is opened when it is first needed, and again after an error.
+    """A sink's connection to its database, opened at the first use, and opened again after an error.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Database:
         The sink, held by a weak reference. So if a sink is dropped without `close`, the connection is dropped immediately,
         not at the next garbage collection.
     seconds : float
-        How many seconds a transaction of the driver may take.
+        The driver's time limit: how many seconds one of its transactions may take.
     """
 
     def __init__(self, owner: Owner, seconds: float) -> None:
@@ -120,14 +120,14 @@ class Database:
             raise translated from problem
 
     def retried(self, attempt: Callable[[float], Result], what: str) -> Result:
-        """Call `attempt` until it succeeds. If the database can't be reached, repeat the call until the driver's time is over.
+        """Call `attempt` and return its result. If the database can't be reached, call it again until the driver's time limit.
 
         Parameters
         ----------
         attempt : Callable[[float], Result]
             Gets the number of seconds that are left.
         what : str
-            A name of the operation, for the note of the error.
+            The operation's name, for the note that is added to the error.
         """
         deadline = Deadline(self._seconds, self._clock)
         attempts = tenacity.Retrying(
@@ -162,15 +162,16 @@ def standard_error(
 ) -> TwoPhaseCommitError | None:
     """Return the framework's error for a database error, chosen by SQLSTATE; None if `problem` is not a database error.
 
-    An outage passes, so the statement is retried, and then the query is restarted. Any other error stops the query. Database
-    clients raise ``OperationalError`` for both. This name counts only if there is no SQLSTATE: then the client found the error.
+    After an outage, the statement is retried, and later the query is restarted. Any other error stops the query. Database
+    clients raise ``OperationalError`` for both. So the name of the error's class is used only if there is no SQLSTATE, because
+    then the client found the error, not the server.
 
     Parameters
     ----------
     problem : Exception
         The error that the database client raised.
     state : str
-        The error's SQLSTATE, or an empty text, as `sqlstate` returns it.
+        The error's SQLSTATE, from `sqlstate`; empty if the error has none.
     owner, table : str
         The names of the sink and of the target, for the message.
     seconds : float

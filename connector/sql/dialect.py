@@ -165,15 +165,15 @@ class Dialect(ABC, Generic[AnyColumn]):
 
     @abstractmethod
     def is_there(self, cursor: Any, table: str) -> bool:
-        """Return whether a table exists. `table` is its name as it is written in a statement."""
+        """Return whether a table exists. `table` is the table's name as SQL writes it."""
 
     @abstractmethod
     def describe(self, cursor: Any, table: str) -> Target[AnyColumn] | None:
-        """Return a table's description; None if it does not exist. `table` is its name as it is written in a statement."""
+        """Return a table's description; None if the table does not exist. `table` is the table's name as SQL writes it."""
 
     @abstractmethod
     def why_not(self, kind: pa.DataType, column: AnyColumn) -> str:
-        """Return why a column can't store values of an Arrow type unchanged; empty if it can.
+        """Return the reason why a column can't store values of an Arrow type unchanged; empty if it can.
 
         A type is accepted here if the database itself would refuse a wrong value (a number that is too large, text that is
         not a date). A type is refused if the database would silently change a value.
@@ -181,10 +181,10 @@ class Dialect(ABC, Generic[AnyColumn]):
 
     @abstractmethod
     def why_no_key(self, target: Target[AnyColumn], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return why the columns `names` can't be the key of an upsert of the columns `written`; empty if they can."""
+        """Return the reason why `names` can't be the key of an upsert that writes the columns `written`; empty if they can."""
 
     def type_for(self, kind: pa.DataType, key: bool = False) -> str:
-        """Return the column type for an Arrow type in a new table; empty if there is none. `key`: the column is in the key."""
+        """Return a new column's type for an Arrow type; empty if there is none. `key` is True for a column of the key."""
         found = self.kind(kind)
         return found.new if found is not None else ""
 
@@ -194,10 +194,10 @@ class Dialect(ABC, Generic[AnyColumn]):
 
     @abstractmethod
     def definition(self, column: AnyColumn) -> str:
-        """Return a column's definition in a staging table, which must refuse what the target would refuse or change."""
+        """Return a column's definition in a staging table. It must refuse all values that the target would refuse or change."""
 
     def form(self, column: AnyColumn) -> object:
-        """Return a value that changes whenever the column's definition does: then the rows need another staging table."""
+        """Return a value that changes if the column's definition changes, because the rows then need a new staging table."""
         return self.definition(column)
 
     @abstractmethod

@@ -118,7 +118,7 @@ def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def staging_name(table: str, *about: object) -> str:
-    """Return the name of a staging table. It is different for each prefix, target and set of columns, which are in `about`."""
+    """Return the name of a staging table. Each different `about` (prefix, target, columns) gets a different name."""
     mark = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
     plain = re.sub(r"[^A-Za-z0-9_]", "", table)[:40]
     return f"staged_{plain}_{mark}"

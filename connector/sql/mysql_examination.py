@@ -1,4 +1,4 @@
-"""Find problems of a MySQL or MariaDB server that could stop a query later, although it can start."""
+"""Find problems of a MySQL or MariaDB server that could stop a query later, although the query can start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def examine_database(
     yield good("database", f"{described}: {ask('SELECT @@version')}")
     for name, loses in (
         ("innodb_flush_log_at_trx_commit", "the server can lose rows that it has confirmed as committed"),
-        ("sync_binlog", "replicas may have rows that the server has lost, or lack rows that it has"),
+        ("sync_binlog", "replicas may have rows that the server has lost, or lack rows that the server has"),
     ):
         if (name == "sync_binlog" and not ask("SELECT @@log_bin")) or ask(f"SELECT @@{name}") == 1:
             continue

@@ -39,7 +39,7 @@ class ValueRows:
         return int(np.diff(self._places).max(initial=0))
 
     def portions(self, limit: int) -> Iterator[bytes]:
-        """Yield the rows in pieces of at most `limit` bytes. A row that is larger is a piece by itself."""
+        """Yield the rows in pieces of at most `limit` bytes. A larger row gets a separate piece."""
         places, first = self._places, 0
         while first < len(places) - 1:
             fitting = int(np.searchsorted(places, places[first] + limit, "right")) - 1
@@ -49,7 +49,7 @@ class ValueRows:
 
 
 def as_values(columns: Sequence[pa.Array], names: Sequence[str], nonce: str, begin: int) -> ValueRows:
-    """Return the rows. Each begins with `nonce` and the row's number, counted from `begin`."""
+    """Return the rows as SQL text. Each row begins with `nonce` and the row's number, counted from `begin`."""
     if not nonce.isalnum():
         raise ValueError(nonce)
     pieces: list[pa.Array | pa.Scalar] = [numbers(begin, len(columns[0])).cast(pa.large_string())]

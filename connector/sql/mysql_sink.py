@@ -24,7 +24,7 @@ STATEMENT_BYTES: Final = 1 << 20
 """The approximate size of an INSERT statement in bytes. Larger statements are not faster."""
 
 ROOM: Final = 4096
-"""How many bytes of a packet stay free, beside the beginning of an INSERT statement and its rows."""
+"""How many bytes of a packet stay free, after the beginning of the INSERT statement and its rows."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
@@ -64,22 +64,22 @@ STATES: Final[Mapping[int, str]] = {
     **dict.fromkeys((1118, 1713), "54000"),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), "42501"),
 }
-"""Error number -> the SQLSTATE that the error should have. The server sends HY000 for most, or one that says too little.
-In order: a lock wait that took too long, and interrupted statements; connections; threads and locks that are used up for now;
+"""Error number -> the SQLSTATE that the error should have. The server sends a general SQLSTATE for these, most often HY000.
+In order: a lock wait that took too long, and interrupted statements; connections; too few threads or locks for now;
 a full disk, too little memory; conflicts; a server that is a replica now or soon; a value that a column can't store, a missing
 value, a row that fits no partition, a violated CHECK, an error from a trigger; a row that is too large; missing rights."""
 
 TRIED: Final = 1000
-"""How many of a task's rows are tried out: inserted into the target before the decision, then rolled back."""
+"""How many rows of each task are tried out: inserted into the target before the checkpoint is decided, then rolled back."""
 
 TRIAL_SECONDS: Final = 1.0
-"""How many seconds a trial may take, including waits for locks. If the time is over, the trial proves nothing."""
+"""How many seconds a trial may take, including waits for locks. The result of a longer trial is ignored."""
 
 REFUSED: Final = frozenset({"ROW_REFUSED", "DATABASE_REFUSED"})
-"""Conditions with which a trial fails its task, because they would also stop the commit."""
+"""If a trial meets one of these conditions, the task fails, because the condition would also stop the commit."""
 
 NO_PARENT: Final = frozenset({1216, 1452})
-"""Error numbers of a missing parent row (foreign key). A trial ignores them: the same checkpoint may bring the parent."""
+"""Error numbers of a missing parent row (foreign key). A trial ignores them: the same checkpoint may insert the parent."""
 
 
 class MysqlSink(TableSink):
@@ -194,7 +194,7 @@ class MysqlSink(TableSink):
     def look_up_whole(self, cursor: Any) -> Target[Column] | None:
         """Return the target's description, and lock the target: no one can alter it before the database transaction ends.
 
-        A user who may not read all of the columns is refused, because the information schema hides some of the indexes.
+        Raise if the user may not read all columns, because the information schema then hides some of the indexes.
         """
         target = self.look_up(cursor)
         if target is not None:
@@ -205,7 +205,7 @@ class MysqlSink(TableSink):
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Insert rows into the staging table, many per statement. Refuse them if the server warns of a changed value."""
+        """Insert rows into the staging table, many per statement. Raise if the server warns that it changed a value."""
         cursor, names = transaction.cursor, [column.name for column in self.task.written]
         own = ", ".join([*OWN_COLUMNS, *map(self.dialect.quoted, names)])
         begin = f"INSERT INTO {self.task.staging} ({own}) VALUES ".encode()
@@ -235,7 +235,7 @@ class MysqlSink(TableSink):
     def _try(self, handle: StagedHandle) -> None:
         """Insert a task's first rows into the target, and roll back.
 
-        An error here would otherwise stop the commit, after the decision. The trial has a separate database
+        Without the trial, an error would stop the commit after the checkpoint is decided. The trial has a separate database
         transaction, because after a deadlock MySQL rolls back a whole transaction. If the target has a trigger, or may have a
         trigger, no row is tried: a rollback does not undo a trigger's writes to tables without transactions.
         """
@@ -273,14 +273,14 @@ class MysqlSink(TableSink):
         return taken, taken if staged.key else None  # the server counts a replaced row twice
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
-        """Delete the staged rows of each transaction by the primary key: a scan would wait for rows that open tasks insert."""
+        """Delete the transactions' staged rows by primary key, because a scan would wait for rows that open tasks insert."""
         for nonce in nonces:
             statement = f"DELETE {staging} FROM {staging} FORCE INDEX (PRIMARY) WHERE barrier_nonce = ?"
             self.run(cursor, statement, (nonce,))
 
 
 def _widened(column: pa.Array) -> pa.Array:
-    """Return floats as doubles. As text, the float 0.1 would be another double, and the largest float would be too large."""
+    """Return floats as doubles, because a float's text can be read as a different number, or as one that is too large."""
     return column.cast(pa.float64()) if pa.types.is_float32(column.type) else column
 
 

@@ -76,9 +76,9 @@ class Column(dialect.Column):
         Whether the column is AUTO_INCREMENT.
     charset, collation : str or None
     precision : int or None
-        The number of decimal places of seconds, in a type of times.
+        In a time type, the number of decimal places of the seconds.
     scale : int or None
-        The number of decimal places, in a numeric type.
+        In a numeric type, the number of decimal places.
     """
 
     counted: bool = False
@@ -193,7 +193,7 @@ class Mysql(dialect.Dialect[Column]):
         return False if cursor.fetchone() else None
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
-        """Return why a column can't store values of an Arrow type unchanged; empty if it can."""
+        """Return the reason why a column can't store values of an Arrow type unchanged; empty if it can."""
         if pa.types.is_nested(kind):
             return "has to be converted, for example with to_json for a column of type json or text"
         if pa.types.is_decimal(kind):
@@ -211,7 +211,7 @@ class Mysql(dialect.Dialect[Column]):
         return "" if column.base in wanted else f"the table's column is {column.type}{hint}"
 
     def why_no_key(self, target: Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return why ``ON DUPLICATE KEY`` would not use exactly these columns; empty if it would."""
+        """Return the reason why ``ON DUPLICATE KEY`` would not use exactly the columns `names` as key; empty if it would."""
         own = [index for index in target.keys if index.whole and index.columns == frozenset(names)]
         if not own:
             return (
@@ -238,8 +238,8 @@ class Mysql(dialect.Dialect[Column]):
     def definition(self, column: Column) -> str:
         """Return a column's definition in a staging table.
 
-        With this definition, MySQL can't turn null in a ``timestamp`` into the current time, take digits in an ``enum`` for
-        the number of a value, or cut spaces at the end of a ``char``.
+        With this definition, MySQL can't turn null in a ``timestamp`` into the current time, read digits as the number of an
+        ``enum`` value, or cut spaces at the end of a ``char``.
         """
         name, kind, check, null = self.quoted(column.name), column.whole, "", " NOT NULL" if column.not_null else ""
         if column.base == "enum":
@@ -254,7 +254,7 @@ class Mysql(dialect.Dialect[Column]):
         return f"{name} {kind}{null}{check}"
 
     def staging_statements(self, staging: str, target: Target[Column], written: Sequence[Column]) -> list[str]:
-        """Return the statement that creates a staging table. Its primary key stores each transaction's rows in order."""
+        """Return the statement that creates a staging table. The table's primary key keeps each transaction's rows in order."""
         nonce, row = OWN_COLUMNS
         columns = [
             f"{nonce} VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL",
@@ -275,7 +275,7 @@ def _columns_in(clause: str) -> list[str]:
 
 
 def _values(enum: str) -> list[str]:
-    """Return the values of an enum by its type: ``enum('a','it''s')`` -> ``["a", "it's"]``."""
+    """Return the values that an enum's type lists: ``enum('a','it''s')`` -> ``["a", "it's"]``."""
     return [
         re.sub(r"(\\|')(.)", r"\2", text, flags=re.DOTALL)
         for text in re.findall(r"'((?:''|\\.|[^'])*)'", enum, re.DOTALL)
@@ -283,5 +283,5 @@ def _values(enum: str) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a hexadecimal literal for a constraint: the servers change a literal that has a quotation mark."""
+    """Return a text as a hexadecimal literal for a constraint, because servers change literals with quotation marks."""
     return f"x'{text.encode().hex()}'"

@@ -55,7 +55,7 @@ IGNORED: Final = frozenset(
 
 @dataclass(frozen=True)
 class MysqlAddress:
-    """The address of a database, with the user and the settings of TLS.
+    """The address of a database, with the user and the TLS settings.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class MysqlAddress:
     mode : str
         The TLS mode: ``disabled``, ``preferred``, ``required``, ``verify-ca`` or ``verify-identity``.
     files : Mapping[str, str]
-        Paths of files for TLS, under ``ca``, ``cert`` and ``key``.
+        The paths of the TLS files, with the keys ``ca``, ``cert`` and ``key``.
     """
 
     host: str
@@ -144,19 +144,19 @@ def _parameters(given: Iterable[tuple[str, str]], invalid: Callable[[str], Optio
         elif plain not in IGNORED:
             raise invalid(
                 "an address with no parameters except user, password, sslMode, sslCa, sslCert, sslKey, useSSL, requireSSL, "
-                "verifyServerCertificate, and JDBC parameters that have no effect here"
+                "verifyServerCertificate, and the JDBC parameters that this sink ignores"
             )
     return found
 
 
 def _tls(found: Mapping[str, str], invalid: Callable[[str], OptionError]) -> tuple[str, dict[str, str]]:
-    """Return the TLS mode and the paths of files for TLS."""
+    """Return the TLS mode and the paths of the TLS files."""
     mode = _mode(found)
     if mode is None:
         raise invalid("an address whose sslMode is DISABLED, PREFERRED, REQUIRED, VERIFY_CA or VERIFY_IDENTITY")
     files = {FILES[name]: value for name, value in found.items() if name in FILES}
     if files and mode == "disabled":
-        raise invalid("an address without files for TLS, because it turns TLS off")
+        raise invalid("an address without TLS files, because the address turns TLS off")
     if files and mode == "preferred":
         mode = "verify-identity" if "ca" in files else "required"
     return mode, files
@@ -177,7 +177,7 @@ def _mode(found: Mapping[str, str]) -> str | None:
 
 
 def named(table: str, database: str) -> tuple[str, str]:
-    """Return the database and the table of a name as a statement writes it. The default is `database`."""
+    """Split a table's SQL name into database and table. If the name contains no database, use `database`."""
     words = [
         word[1:-1].replace("``", "`") if word[0] == "`" else word
         for word in re.findall(r"`(?:[^`]|``)+`|[^`.]+", table)

@@ -1,4 +1,4 @@
-"""Find problems of a PostgreSQL server that could stop a query later, although it can start."""
+"""Find problems of a PostgreSQL server that could stop a query later, although the query can start."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def examine_database(
     if not server:
         yield warning(
             "database",
-            "This user can't read the server's identity: if a standby takes over, the query notices it only at its next start.",
+            "This user can't read the server's identity, so the query notices a failover only at the next start.",
             "GRANT EXECUTE ON FUNCTION pg_control_system(), pg_walfile_name(pg_lsn), pg_current_wal_lsn() to this user.",
         )
     yield from _rights(ask, target, key, schema)
@@ -99,7 +99,9 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
         if missing:
             rights = ", ".join(missing)
             yield problem(
-                "rights", f"This user lacks {rights} on {target.name}.", f"GRANT {rights} ON {target.name} to it."
+                "rights",
+                f"This user lacks {rights} on {target.name}.",
+                f"GRANT {rights} ON {target.name} to this user.",
             )
             return
     yield good("rights", "the sink has all rights that it needs")

@@ -15,9 +15,9 @@ __all__ = ["Session"]
 class Session(psycopg.Connection[Any]):
     """A connection that ends a COMMIT after `commit_seconds`.
 
-    No timeout of the server ends a COMMIT that waits for a synchronous standby. If the client canceled the COMMIT, the server
-    would answer that it has committed. So the connection is cut, and the outcome is looked up later, as after a network
-    failure.
+    The server has no timeout for a COMMIT that waits for a synchronous standby. If the client canceled the COMMIT, the server
+    would stop waiting and report success. So this class cuts the connection. The next run looks up the outcome, just as after
+    a network failure.
     """
 
     commit_seconds: float = 120

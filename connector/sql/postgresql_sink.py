@@ -36,7 +36,7 @@ CONNECTION: Final[Mapping[str, str]] = {
 primary. If a server disappears silently, the sink notices within a minute."""
 
 AT_ONCE: Final = 64 << 20
-"""The approximate number of bytes of rows that one COPY sends, because the encoded rows are also in memory."""
+"""About how many bytes of rows one COPY sends. The limit saves memory, because the encoded rows are also in memory."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
@@ -60,16 +60,16 @@ RAISED_BY: Final = frozenset({"ExecWithCheckOptions", "exec_stmt_raise"})
 
 TRIED: Final = 1000
 """How many of a task's rows are tried out, if the target may refuse rows that its columns allow. A trial inserts rows before
-the decision, and rolls back."""
+the checkpoint is decided, and rolls back."""
 
 LONG: Final = 1000
-"""If a row has more bytes than this in its indexed columns, it is tried out: an index accepts at most a third of a page."""
+"""If a row's indexed columns have more bytes than this, the row is tried out: an index accepts at most a third of a page."""
 
 UNDECIDED: Final = frozenset({"23503", "40P01", "55P03", "57014"})
-"""SQLSTATEs that a trial ignores: the same checkpoint may bring the parent row, and two trials may wait for each other."""
+"""SQLSTATEs that a trial ignores: the same checkpoint may insert the parent row, and two trials may wait for each other."""
 
 MOST: Final = 63
-"""The largest number of bytes in a name, without its quotation marks."""
+"""The largest number of bytes in a name, without the quotation marks."""
 
 ONE_CREATES: Final = "SELECT pg_advisory_xact_lock(hashtextextended('barrier-kafka', 0))"
 """The lock that makes queries create tables one after the other. With IF NOT EXISTS alone, two could collide in the catalog."""
@@ -176,7 +176,7 @@ class PostgresqlSink(TableSink):
         cursor.execute(ONE_CREATES)
 
     def target(self, cursor: Any) -> str:
-        """Return the target's oid; empty if it does not exist."""
+        """Return the target's oid; empty if the target does not exist."""
         found = cursor.execute("SELECT to_regclass(%s)::oid::text", (self.place,)).fetchone()[0]
         return found or ""
 
@@ -220,7 +220,7 @@ class PostgresqlSink(TableSink):
     def _try(self, transaction: StagedTransaction, target: Target, first: int) -> None:
         """Insert the first `first` rows, and all rows with long indexed values, into the target; then roll back.
 
-        An error here would otherwise stop the commit, after the decision.
+        Without this trial, an error would stop the commit after the checkpoint is decided.
         """
         import psycopg
 
@@ -280,7 +280,7 @@ class PostgresqlSink(TableSink):
         return taken, cursor.fetchone()[0]
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
-        """Delete staged rows. If the table has no other rows, and no one uses it now, truncate it, which needs no vacuum."""
+        """Delete staged rows. If the table has no other rows and is not in use, truncate it, so that it needs no vacuum."""
         import psycopg
 
         unable = psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege
@@ -296,14 +296,14 @@ class PostgresqlSink(TableSink):
 
 
 def _longest(values: pa.Array) -> int:
-    """Return about how many bytes the longest value of a column has."""
+    """Return the approximate number of bytes in a column's longest value."""
     if pa.types.is_nested(values.type) or not len(values):
         return int(values.nbytes)
     return int(pc.max(pc.binary_length(values)).as_py() or 0) if is_text(values.type) or is_bytes(values.type) else 32
 
 
 def _widened(batch: pa.RecordBatch, written: Sequence[Column]) -> pa.RecordBatch:
-    """Return a batch with floats as doubles where the table has doubles: as text, the float 0.1 would be another double."""
+    """Return a batch with floats as doubles where the table has doubles: the text of a float can be a different double."""
     columns = [_doubles(column, target.base) for column, target in zip(batch.columns, written, strict=True)]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 

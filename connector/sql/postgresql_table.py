@@ -72,7 +72,7 @@ WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.
 
 
 SHOWN: Final = 20
-"""If a column's name has at most this number of bytes, the name of its check contains it. The limit for names is 63 bytes."""
+"""If a column's name has at most this number of bytes, the check's name contains it. Names have at most 63 bytes."""
 
 ROUNDS: Final = {
     "float4": 'cast it to "float"',
@@ -89,7 +89,7 @@ ROUNDS: Final = {
     "xid": "make the column bigint",
     "cid": "make the column bigint",
 }
-"""Type that silently changes some texts -> advice for the user. `why_not` handles ``numeric`` and ``interval``."""
+"""Column type that silently changes some texts -> advice for the user. `why_not` handles ``numeric`` and ``interval``."""
 
 ONE_FORM: Final = frozenset(
     {"bool", "int2", "int4", "int8", "text", "varchar", "bytea", "date", "timestamp", "timestamptz", "uuid"}
@@ -121,7 +121,7 @@ class Column(dialect.Column):
 
     @property
     def one_form(self) -> bool:
-        """Whether equal values are always identical. Counterexamples: 1.0 and 1.00, or texts in some collations."""
+        """Whether equal values are always identical. (For example, the numbers 1.0 and 1.00 are equal, but not identical.)"""
         return self.base in ONE_FORM and not self.collation
 
 
@@ -135,7 +135,7 @@ class Target(dialect.Target[Column]):
     unlogged : bool
         Whether a crash of the server empties the table.
     acts : bool
-        Whether the table, or a partition of it, may do more with a row than store it: a trigger, a rule.
+        Whether the table may do more with a row than store it, because of triggers, rules or partitions.
     indexed : frozenset[str]
         The columns of variable length in indexes. A value that fits into the table may be too long for an index.
     refuses : bool
@@ -159,7 +159,7 @@ class Target(dialect.Target[Column]):
         return self.refuses or (self.unique and not key) or self.conditions > len(self.checks_on(written))
 
     def shows_order(self, written: Collection[str]) -> bool:
-        """Return whether the table can show in which order rows with these columns were inserted, for example by a sequence."""
+        """Return whether the table can show the order in which rows were inserted, for example in a column with a sequence."""
         return self.acts or any(column.name not in written and column.filled for column in self.columns)
 
 
@@ -223,7 +223,7 @@ class Postgresql(dialect.Dialect[Column]):
         return Target(whole, whole.partition(".")[2], oid, columns, keys, checks, *facts)
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
-        """Return why a column can't store values of an Arrow type unchanged; empty if it can."""
+        """Return the reason why a column can't store values of an Arrow type unchanged; empty if it can."""
         if is_array(kind):
             return self._why_not_array(kind, column)
         if pa.types.is_nested(kind):
@@ -240,7 +240,7 @@ class Postgresql(dialect.Dialect[Column]):
         if not column.base.startswith("_"):
             return f"the table's column is {column.type}"
         if is_array(kind.value_type):
-            return "PostgreSQL can't store empty arrays in arrays: convert it with to_json, for a column of type jsonb"
+            return "PostgreSQL can't store empty arrays in arrays: convert the column with to_json, for a column of type jsonb"
         element = replace(column, base=column.base[1:])
         if element.cuts:
             return f"the table's column is {column.type}, which cuts spaces: make it an array of text"
@@ -268,7 +268,7 @@ class Postgresql(dialect.Dialect[Column]):
         )
 
     def why_no_key(self, target: dialect.Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return why ``ON CONFLICT`` can't name these columns; empty if it can."""
+        """Return the reason why ``ON CONFLICT`` can't name these columns; empty if it can."""
         if any(index.columns == frozenset(names) for index in target.keys):
             return ""
         return (
@@ -312,7 +312,7 @@ class Postgresql(dialect.Dialect[Column]):
 
 
 def _why_not_into(wanted: Collection[str], kind: pa.DataType, column: Column) -> str:
-    """Return why a column can't store values of a type that fits the PostgreSQL types in `wanted`; empty if it can."""
+    """Return the reason why a column can't store values unchanged; empty if it can. `wanted` are the base types that can."""
     base = column.base
     if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
         return f"the table's column is {column.type}"

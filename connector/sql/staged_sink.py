@@ -83,7 +83,7 @@ class StagedTransaction:
     target : str
         The value that `StagedSqlSink.target` returned when the transaction began.
     rows : int
-        The number of rows that were staged so far.
+        The number of rows that have been staged so far.
     """
 
     context: TransactionContext
@@ -95,9 +95,9 @@ class StagedTransaction:
 class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     """Base class of sinks for relational databases: stages rows, and makes a whole checkpoint visible at one instant.
 
-    Subclasses name the staging table, write rows to it (`stage`), and move the rows into the target (`publish`). Committed
-    transactions of the database must survive a crash. The database must also lock the rows that ``SELECT ... FOR UPDATE``
-    reads, or whole tables.
+    Subclasses name the staging table, write rows to it (`stage`), and move the rows into the target (`publish`). In the
+    database, committed transactions must survive a crash, and ``SELECT ... FOR UPDATE`` must lock the rows that it reads, or
+    their whole tables.
 
     Parameters
     ----------
@@ -114,10 +114,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     """The placeholder for a parameter in the client's statements (``paramstyle`` in PEP 249): ``?`` or ``%s``."""
 
     locking: ClassVar[str] = " FOR UPDATE"
-    """The end of a SELECT that locks the rows that it reads; empty if a transaction that writes excludes all others."""
+    """The end of a SELECT that locks its rows. Set it to an empty text if only one transaction at a time can write."""
 
     at_once: ClassVar[int] = AT_ONCE
-    """The largest number of transactions in a locking statement: 1 if, with more, the database would lock the whole table."""
+    """How many transactions one locking statement may name. Set it to 1 if the database would lock the whole table for more."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -131,15 +131,15 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
     @abstractmethod
     def staging(self, cursor: Cursor) -> str:
-        """Return the name of the staging table for these rows, as it is written in a statement.
+        """Return the name of the staging table for these rows, as SQL writes it.
 
-        One of its columns is ``barrier_nonce``. If the rows' columns have changed, return another table, because the former
-        table may still contain rows that an earlier run has prepared.
+        The staging table has a column ``barrier_nonce``. If the rows' columns have changed, return a different name, because
+        the old table may still contain prepared rows of an earlier run.
         """
 
     @abstractmethod
     def create(self, cursor: Cursor) -> None:
-        """Create the staging table, and the target if it may be missing, unless they exist. *Driver, once per planning.*"""
+        """Create the staging table if it is missing; also the target, if your sink creates it. *Driver, once per planning.*"""
 
     @abstractmethod
     def has(self, cursor: Cursor, name: str) -> bool:
@@ -172,7 +172,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     def target(self, cursor: Cursor) -> str:
         """Return a value that identifies the target, for example an object id. Default: an empty text.
 
-        A table that is created later under the same name must get another value.
+        A table that is created later under the same name must get a different value.
         """
         return ""
 
@@ -190,22 +190,23 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return ""
 
     def control_table(self, name: str) -> str:
-        """Return the name of a control table as it is written in a statement. Default: `name`, without a schema."""
+        """Return the name of a control table as SQL writes it. Default: `name`, without a schema."""
         return name
 
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
-        """Begin a database transaction, and apply its settings. Default: do nothing, as the client begins transactions.
+        """Begin a database transaction, and apply its settings. Default: do nothing, because clients begin transactions.
 
         Parameters
         ----------
         cursor : Cursor
             The cursor that runs the transaction's statements.
         seconds : float or None
-            How long one statement, or a pause between two statements, may take. None in a task, which waits for its rows.
+            How long one statement, or a pause between two statements, may take. None (no limit) in a task, which waits for its
+            rows.
         """
 
     def more(self) -> dict[str, Any]:
-        """Return further data that `publish` needs, as a JSON mapping for the handle. Default: an empty mapping."""
+        """Return other data that `publish` needs, as a JSON mapping for the handle. Default: an empty mapping."""
         return {}
 
     # -- executor ---------------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         transaction.rows += batch.num_rows
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
-        """Commit the staged rows, with the transaction's row in the control table. Return the handle."""
+        """Commit the staged rows together with the transaction's row in the control table. Return the handle."""
         context, rows = transaction.context, transaction.rows
         with self.database.reaching():
             staging = self.staging(transaction.cursor)
@@ -246,7 +247,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         self.close()
 
     def close(self) -> None:
-        """Roll back what is not committed, and close the connection."""
+        """Roll back uncommitted changes, and close the connection."""
         self.database.close()
 
     # -- driver -----------------------------------------------------------------------------------------------------
@@ -293,12 +294,12 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int:
-        """Return the query's newest committed checkpoint; 0 if it has none. Each commit compares it with the journal again."""
+        """Return the query's newest committed checkpoint; 0 if it has none. Each commit checks this checkpoint again."""
         with self.database.transaction() as cursor:
             return self._control.newest(cursor, queryId)
 
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Claim the prefix for a new run; for a continuing run, check that it still owns the prefix, on the same database."""
+        """Claim the prefix for a new run. In a continuing run, check that the run still owns the prefix, on the same server."""
         if mark is None:
             with suppress(RowRefusedError):  # another run claimed the prefix first: it had no row to lock
                 return self._claim()
@@ -306,7 +307,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         with self.database.transaction() as cursor:
             if self._must_be_the_same(cursor) != mark["token"]:
                 raise FencedError(
-                    "PREFIX_TAKEN", prefix=self._prefix, reason=f"another run claimed it for {self.described()}"
+                    "PREFIX_TAKEN", prefix=self._prefix, reason=f"another run claimed the prefix for {self.described()}"
                 )
             return mark
 
@@ -363,7 +364,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return []
 
     def _publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
-        """Insert the rows, then check that no staged row was deleted meanwhile: each statement sees the newest commits."""
+        """Insert the rows. Then check that nothing deleted staged rows meanwhile: each statement sees the newest commits."""
         try:
             self.publish(cursor, handles)
         except StoreError:  # rows may have been deleted
@@ -398,9 +399,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return [_outcome(handle, states.get(handle["nonce"]), target) for handle in handles]
 
     def sweep(self, known: Sequence[StagedHandle], before: Cutoff) -> int:
-        """Abort prepared transactions that are over; return how many.
+        """Abort the prepared transactions that are over (see `Cutoff`) and not in `known`. Return how many were aborted.
 
-        Delete their staged rows. Also delete the control table's row of every transaction that is over, in any state.
+        Delete their staged rows. Also delete the control table's row of each transaction that is over and not in `known`, in
+        any state.
         """
         kept = {handle["nonce"] for handle in known}
         return self._sweep(lambda row: row.nonce not in kept and before.ends(row.query, row.run, row.batch))
@@ -434,7 +436,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
     @property
     def commit_seconds(self) -> float:
-        """How long the commit of a checkpoint may take, in seconds: the option ``commitTimeoutMs``."""
+        """How many seconds the commit of a checkpoint may take: the option ``commitTimeoutMs``."""
         return int(self.options.get("commitTimeoutMs", "120000")) / 1000
 
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
@@ -465,7 +467,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return claimed[0]
 
     def _gone(self, cursor: Cursor, living: Sequence[StagedHandle]) -> list[StagedHandle]:
-        """Return the handles whose rows are no longer all in the staging table, because something has deleted some."""
+        """Return the handles whose staged rows are incomplete, because some were deleted."""
         found: dict[str, int] = {}
         for staging, nonces in _by_staging(living).items():
             found |= self.staged(cursor, staging, nonces)
@@ -489,7 +491,7 @@ def _outcome(handle: StagedHandle, state: str | None, target: str) -> HandleStat
         return HandleState(Outcome.COMMITTED, evidence="the control table says that the transaction is committed")
     if state != "prepared":
         known = (
-            "the control table says that the transaction is aborted" if state else "the control table has no row of it"
+            "the control table says that the transaction is aborted" if state else "the control table has no row for it"
         )
         return HandleState(Outcome.LOST, evidence=known)
     if handle["target"] != target:

@@ -75,20 +75,20 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
     marker: ClassVar[str] = "%s"
     dialect_type: ClassVar[type[Dialect[Any]]]
     dialect: Dialect[Any]
-    """The dialect of the server; a subclass may set it when it connects."""
+    """The dialect of the server. A subclass may set this attribute when it connects."""
 
     table_of_options: ClassVar[OptionTable]
     package: ClassVar[str]
-    """The package of the database's client."""
+    """The Python package of the database's client."""
 
     dataset_server: ClassVar[tuple[str, int]]
-    """The scheme in OpenLineage's names, and the default port."""
+    """The scheme in OpenLineage's names, and the database's default port."""
 
     drops: ClassVar[str] = ""
-    """The end of an error's text: the reason why a table may store fewer rows than it gets."""
+    """Added to the error about missing rows: why a table may store fewer rows than the sink inserts."""
 
     place: str
-    """The target's name, as it is written in a statement."""
+    """The target's name, as SQL writes it."""
 
     task: Task
     """The tables of the current task. Set only on an executor."""
@@ -117,10 +117,10 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
     # -- hooks for each database ------------------------------------------------------------------------------------
 
     def exclude(self, cursor: Any) -> None:
-        """Make other queries that create tables wait until this transaction ends. Default: the database does this itself."""
+        """Make other queries that create tables wait until this transaction ends. Default: do nothing."""
 
     def look_up_whole(self, cursor: Any) -> Target[Any] | None:
-        """Return the target's description with all indexes. Default: `look_up`, because every user can see all indexes."""
+        """Return the target's description with all indexes. Default: the same as `look_up`."""
         return self.look_up(cursor)
 
     def look_up(self, cursor: Any) -> Target[Any] | None:
@@ -141,12 +141,12 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         Returns
         -------
         tuple[int, int or None]
-            The number of rows that the target stored, and the number that it should have stored: None for all staged rows.
+            The number of rows that the target stored, and the number that it should have stored (None: all staged rows).
         """
 
     @abstractmethod
     def findings(self, cursor: Any, target: Target[Any] | None) -> Iterable[Finding]:
-        """Return findings about problems that may appear later."""
+        """Return findings about the server, the target and the user's rights."""
 
     @classmethod
     @abstractmethod
@@ -173,7 +173,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the target's name in OpenLineage; empty if the address is hidden."""
+        """Return the target's name in OpenLineage; empty if the options hide the address."""
         where, (scheme, port) = urlsplit(options.get("url", "").removeprefix("jdbc:")), cls.dataset_server
         if where.hostname is None:
             return []
@@ -199,7 +199,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return self.sqlstate(problem.__cause__) if isinstance(problem.__cause__, Exception) else ""
 
     def create_control_tables(self) -> None:
-        """Create the control tables that do not exist. So a user without the right to create can use existing tables."""
+        """Create missing control tables. If all of them exist, the user does not need the right to create tables."""
         with self.database.transaction() as cursor:
             self.exclude(cursor)
             if not self.dialect.has_schema(cursor, self.parsed["stagingSchema"]):
@@ -266,13 +266,13 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
                 taken, wanted = self.insert(cursor, target, staged)
                 wanted = sum(handle["rows"] for handle in some) if wanted is None else wanted
                 if taken != wanted:
-                    raise self.refusal(f"it stored {taken} rows of {wanted}{self.drops}")
+                    raise self.refusal(f"the table stored {taken} rows of {wanted}{self.drops}")
 
     def _unchanged(self, cursor: Any, target: Target[Any], handle: StagedHandle) -> list[str]:
         """Return the names of the columns of a handle's staged rows.
 
-        Raise if one of these columns, or the key, has changed in the target since the rows were staged. Otherwise a value
-        could be changed by the move, or replace a row with another key.
+        Raise if the target's key, or one of these columns in the target, has changed since the rows were staged. Otherwise the
+        move could change values, or replace rows that have a different key.
         """
         was: Mapping[str, str] | None = handle["more"].get("columns")
         if was is None:  # a handle of an earlier release

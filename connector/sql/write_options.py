@@ -57,7 +57,7 @@ def _options(owner: str, url: str, dbtable: str, as_table: Callable[[str], str])
                 "upsertKey",
                 (),
                 as_columns,
-                "The columns of a unique index: a row replaces the row with the same key. By default, rows are appended.",
+                "The columns of a unique index: a new row replaces the row with the same key. By default, rows are appended.",
             ),
             Option(
                 "stagingSchema",
@@ -73,13 +73,13 @@ def _options(owner: str, url: str, dbtable: str, as_table: Callable[[str], str])
 POSTGRESQL_OPTIONS = _options(
     "2pc-postgresql",
     "The database's address: postgresql://host:port/database, with libpq's parameters, or jdbc:postgresql://...",
-    'The target table, as in an SQL statement: orders, sales.orders, "Orders".',
+    'The target table, written as in SQL: orders, sales.orders, "Orders".',
     _as_table,
 )
 
 MYSQL_OPTIONS = _options(
     "2pc-mysql",
     "The database's address: mysql://host:port/database, jdbc:mysql://... or jdbc:mariadb://...",
-    "The target table, as in an SQL statement: orders, shop.orders, `my orders`.",
+    "The target table, written as in SQL: orders, shop.orders, `my orders`.",
     _as_mysql_table,
 )

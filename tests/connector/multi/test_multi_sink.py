@@ -519,8 +519,8 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     "a name of other options": ({"sinks": "kafka,left"}, "INVALID_OPTION.*sinks.*none of kafka, storage"),
     "a name with a dot": ({"sinks": "left.one,right"}, "INVALID_OPTION.*sinks"),
     "a name with capitals": ({"sinks": "Left,right"}, "INVALID_OPTION.*sinks.*a to z"),
-    "a name like a secret's": ({"sinks": "tokens,right"}, "INVALID_OPTION.*sinks.*another name than tokens"),
-    "a name like an address": ({"sinks": "accounts,right"}, "INVALID_OPTION.*sinks.*another name than accounts"),
+    "a name like a secret's": ({"sinks": "tokens,right"}, "INVALID_OPTION.*sinks.*a name other than tokens"),
+    "a name like an address": ({"sinks": "accounts,right"}, "INVALID_OPTION.*sinks.*a name other than accounts"),
     "a name for two columns": (
         {"left.columns": '{"v": "value", "V": "route"}'},
         "INVALID_OPTION.*columns.*each name once",
