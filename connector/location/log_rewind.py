@@ -176,7 +176,10 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
 
 
 def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
-    """Return whether ``offsets/<batch>`` exists, but is damaged or has other source lines than `text`, regardless of plans."""
+    """Return whether ``offsets/<batch>`` exists, but is damaged or has source lines that differ from those in `text`.
+
+    Planned ends are ignored.
+    """
     if not has_offsets(location, batch):
         return False
     if is_torn(location, batch):

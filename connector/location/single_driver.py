@@ -25,7 +25,7 @@ __all__ = ["FilesystemFiles", "FilesystemJournalStore"]
 
 
 NO_CLIENT = "Unable to load"
-"""Pyarrow's OSError contains this text if Hadoop's or Java's library is missing; otherwise, the store is unreachable."""
+"""Part of pyarrow's error text if Hadoop's or Java's library is missing. Other OSErrors: the store can't be reached."""
 
 
 class FilesystemFiles:

@@ -43,7 +43,7 @@ VERSIONED = re.compile(r"\.*(\d+)(?:_[^.]+)?\.(delta|changelog|snapshot|zip)(\..
 CHANGES = ("delta", "changelog")
 
 SHARED = ("SSTs", "logs")
-"""The folders of a RocksDB store with the files that several snapshots share."""
+"""The folders of a RocksDB store with the files that several snapshots may share."""
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 

@@ -88,7 +88,9 @@ class Listening:
             call(what)
         except Exception:
             log.exception(
-                "%s of the listener %s raised an error", getattr(call, "__name__", call), type(self._listener).__qualname__
+                "%s of the listener %s raised an error",
+                getattr(call, "__name__", call),
+                type(self._listener).__qualname__,
             )
 
     def stop(self) -> None:

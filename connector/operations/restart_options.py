@@ -54,7 +54,11 @@ def _number(text: str) -> float:
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "fixed-delay.attempts": ("attempts", as_version, "How many restarts are allowed in total."),
     "fixed-delay.delay": ("delay", _seconds, "Delay before each restart."),
-    "failure-rate.max-failures-per-interval": ("max_failures", as_version, "If an interval has more failures, the query ends."),
+    "failure-rate.max-failures-per-interval": (
+        "max_failures",
+        as_version,
+        "If an interval has more failures, the query ends.",
+    ),
     "failure-rate.failure-rate-interval": ("interval", _seconds, "Length of this interval."),
     "failure-rate.delay": ("delay", _seconds, "Delay before each restart."),
     "exponential-delay.initial-backoff": ("initial", _seconds, "The first delay."),
@@ -69,7 +73,11 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
         _seconds,
         "If a run lasts this long, the next delay is initial-backoff again.",
     ),
-    "exponential-delay.jitter-factor": ("jitter", _number, "Largest random change of a delay, as a fraction of the delay."),
+    "exponential-delay.jitter-factor": (
+        "jitter",
+        _number,
+        "Largest random change of a delay, as a fraction of the delay.",
+    ),
 }
 """For each configuration key: the field of the strategy, the parser, and the description."""
 

@@ -94,7 +94,7 @@ class FinalCheckpoint:
         self._look = look
         self._clock = clock
         self._quiet: tuple[int, Deadline] | None = (
-            None  # the micro-batch after which the query is idle, and when it has been idle for long enough
+            None  # the micro-batch after which the query is idle, and the time when it has been idle long enough
         )
 
     def has_come(self) -> bool:
@@ -118,7 +118,7 @@ class FinalCheckpoint:
         return self._is_quiet(found) and (found.clean or self._can_be_ended(run))
 
     def _is_quiet(self, found: Standing) -> bool:
-        """Return whether the query is idle, and still after the same micro-batch as at the previous call."""
+        """Return whether the query is idle, and has started no micro-batch since the previous call."""
         same = found.idle and self._quiet is not None and self._quiet[0] == found.batch
         if not same:
             self._quiet = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None

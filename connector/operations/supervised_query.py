@@ -49,8 +49,8 @@ def supervise(
     `strategy` decides when a failed query is started again. If a restart can't help (wrong options, missing rights, a replay
     with other rows), the query is not restarted. If the failure requires a rewind, `supervise` rewinds the query first.
 
-    SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. A second signal,
-    or the end of `stop_timeout`, stops the query immediately; prepared rows are then committed.
+    SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. After a second
+    signal, or when `stop_timeout` is over, the query is stopped immediately, and then its prepared rows are committed.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def supervise(
     strategy : RestartStrategy, optional
         By default, it is read from environment variables (see docs/supervise.md).
     location : str, optional
-        The query's checkpoint location. By default, Spark reports the location after the start.
+        The query's checkpoint location. By default, Spark is asked for it after the first start.
     options : Mapping[str, str], optional
         Sink options that the journal does not keep (secrets). They are needed while the query does not run: for a rewind, for
         a forced stop, or for a stop between two runs. Also pass the options that are needed to open the checkpoint location:

@@ -47,7 +47,7 @@ SLOW: Final[Mapping[str, str]] = {
 """Session settings and Spark's defaults. With a different value, every query that uses Spark's Python API is slow."""
 
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
-"""Error conditions that are ignored here, because Spark's workers may run another Python than the user's program."""
+"""Error conditions that are ignored here, because Spark's workers may run a different Python than the user's program."""
 
 NO_LOCATION: Final = frozenset({"LOCATION_NOT_A_FOLDER", "LOCATION_NOT_OURS"})
 """Error conditions of a location that Spark could not create, or could not write into."""
@@ -162,7 +162,7 @@ def _position(host: HostedSink) -> str:
     try:
         return str(host.position())
     except TwoPhaseCommitError as problem:
-        log.info("the journal can't be read before Spark starts the query; its position is left out: %s", problem)
+        log.info("the journal can't be read now, so other drivers that start the query are not detected: %s", problem)
         return ""
 
 

@@ -364,7 +364,9 @@ class Restore:
             return entries.Opened(position=begins_far_above(saved.position, int(SystemClock().now() * 1000)))
         origin = CheckpointLocation(begun.origin).journal().load()
         if origin.moved is None:
-            raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{begun.origin} was opened again after this restore had closed it")
+            raise ProtocolError(
+                "PROTOCOL_VIOLATED", reason=f"{begun.origin} was opened again after this restore had closed it"
+            )
         return entries.Opened(position=begins_at(origin.moved.entry, saved), origin=origin.store_record())
 
 

@@ -156,7 +156,7 @@ def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
 
 
 def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, clock: Clock) -> None:
-    """If a query may be running that can close a checkpoint, wait until all prepared rows are in a completed one (S2)."""
+    """Wait until a completed checkpoint contains all prepared rows (S2). If the query is stopped, do not wait."""
     ledger = journal.ledger
     prepared = [record.batch for record in ledger.undecided() if record.parts]
     decided = [batch for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
