@@ -114,7 +114,7 @@ def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None, servers
         return Assessment(transaction, Verdict.WRITING, reason, *way, owner)
     if owner.is_done:
         way = (
-            "A task that outlived the query left it open. It ends at its timeout, when you start the query, or with this command:",
+            "A task that outlived the query left it open. It is aborted by its timeout, the next start, or this command:",
             _abort(transaction, servers, owner.location),
         )
     return Assessment(transaction, Verdict.LINGERING, reason, *way, owner)
