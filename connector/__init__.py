@@ -31,7 +31,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used. So commands need no PySpark; tasks and the source load no journal code."""
+    """Import a public name when it is first used: commands then need no PySpark, and Spark's tasks load no journal code."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
@@ -44,9 +44,9 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     brokers, topic and rights. If something is wrong, ``start()`` raises a short error before Spark writes anything into the
     checkpoint location. Without this call, the query fails later, in its first micro-batch.
 
-    If the package is installed, Spark finds its formats without this call. You need the call for zips (``--py-files``), for
-    your own subclasses of `TwoPhaseCommitSink`, and if Spark's search for formats was killed in this session. A second call
-    changes nothing.
+    If barrier-kafka is installed as a package, Spark finds its formats without this call. You need the call if you ship
+    barrier-kafka as a zip (``--py-files``), if you use your own subclasses of `TwoPhaseCommitSink`, or if Spark's search for
+    formats was killed in this session. A second call changes nothing.
 
     Parameters
     ----------

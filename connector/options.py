@@ -42,7 +42,7 @@ class _Required:
 
 
 REQUIRED: Final = _Required()
-"""Stands in place of a default: the user must set the option."""
+"""The default of an option that the user must set."""
 
 
 def shown_value(key: str, value: str) -> str:
@@ -58,7 +58,7 @@ def as_str(text: str) -> str:
 
 
 def as_bool(text: str) -> bool:
-    """Parse ``true`` or ``false``, in any case."""
+    """Parse ``true`` or ``false``, in upper or lower case."""
     lowered = text.strip().lower()
     if lowered not in ("true", "false"):
         raise ValueError("true or false")
@@ -104,7 +104,7 @@ def as_duration_ms(text: str) -> int:
 
 
 def as_choice(*choices: str) -> Callable[[str], str]:
-    """Return a parser that accepts each of `choices` in any case, and returns it with the spelling that it has in `choices`."""
+    """Return a parser that accepts each of `choices`, ignores case, and returns the choice as `choices` spells it."""
     by_lower = {choice.lower(): choice for choice in choices}
 
     def parse(text: str) -> str:
@@ -168,14 +168,17 @@ class Option:
 
 
 class ParsedOptions(Mapping[str, Any]):
-    """The parsed options: a mapping from key (in any case) to value. An option that the user did not set has its default.
+    """The parsed options, as a mapping from key to value. An option that the user did not set has its default.
+
+    The case of keys is ignored.
 
     Parameters
     ----------
     values : Mapping[str, Any]
         The value of every option, by its key.
     passthrough : Mapping[str, str]
-        Options that are passed on unchanged, such as ``kafka.acks``. The keys are in lower case and include the prefix.
+        Options that are not parsed, but passed on unchanged, such as ``kafka.acks``. The keys are in lower case and include
+        the prefix.
     given : Sequence[str]
         Keys that the user set.
     """
@@ -214,7 +217,7 @@ class OptionTable:
     passthrough_prefixes : Sequence[str]
         Options whose key starts with one of these prefixes are not parsed, but passed on unchanged.
     passed_to : str
-        The receiver of the passed-on options, for messages ("the client").
+        For messages: the receiver of the options that are passed on ("the client").
     """
 
     def __init__(
@@ -236,10 +239,10 @@ class OptionTable:
         Parameters
         ----------
         options : Mapping[str, str]
-            The options as Spark passes them, with keys in any case.
+            The options as Spark passes them. The case of keys is ignored.
         also : OptionTable, optional
             Another table whose options the user may set as well, such as `HOST_OPTIONS`. If both tables have an option, this
-            table's option counts.
+            table's option is used.
 
         Raises
         ------
@@ -308,8 +311,8 @@ HOST_OPTIONS = OptionTable(
             "deliveryGuarantee",
             "exactly-once",
             as_choice("exactly-once", "at-least-once"),
-            "exactly-once: rows become visible with their checkpoint. at-least-once: rows become visible immediately, and "
-            "twice after a failure.",
+            "exactly-once: rows become visible with their checkpoint. at-least-once: rows become visible immediately; "
+            "after a failure, some rows are written twice.",
         ),
         Option(
             "transactionalIdPrefix",
@@ -335,9 +338,9 @@ HOST_OPTIONS = OptionTable(
             "txnCompareRows",
             True,
             as_bool,
-            "df.write only: true compares the rows when you repeat a version; it fails if they differ from the first write. "
-            "false skips the comparison, for a frame that is computed differently each time. Either way, the rows of "
-            "the first write stay.",
+            "df.write only: true compares the rows when you repeat a version. If they differ from the first write, the "
+            "repeated write fails. false skips the comparison, for a frame that is computed differently each time. Either way, "
+            "the rows of the first write stay.",
         ),
         Option(
             "singleDriver",
@@ -376,8 +379,8 @@ HOST_OPTIONS = OptionTable(
             "tolerableFailedCheckpoints",
             0,
             as_version,
-            "How many checkpoints in a row may be declined (a hook raised, or the journal could not be written) before the "
-            "query fails. Their rows wait for the next checkpoint.",
+            "How many checkpoints in a row may be declined (because a hook raised an error, or the journal could not be "
+            "written) before the query fails. Their rows wait for the next checkpoint.",
         ),
         Option(
             "allowNonRestoredState",
@@ -396,4 +399,4 @@ HOST_OPTIONS = OptionTable(
     ),
     passthrough_prefixes=(),
 )
-"""Options that every sink has in addition to its own: those of Spark, and those of the framework."""
+"""Options that every sink has in addition to its own: Spark's options, and the framework's."""

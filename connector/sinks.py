@@ -1,6 +1,6 @@
 """Tools for writing sinks: options, findings, deadlines, secrets and durable files. Users find them in `barrier_kafka.sinks`.
 
-Our SQL, Delta and multi sinks import only these names, and those of `transactional`, from outside their own folders.
+From outside their own folders, our SQL, Delta and multi sinks import only these names and the names of `transactional`.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ def test_who_may_not_see_an_id_is_not_told_that_it_hangs(
     status, document, _ = answer(capsys, "transactions", "explain", "rights-out", *servers, *given)
     (found,) = document["transactions"]
     assert (status, found["verdict"], found["command"]) == (0, "UNKNOWN", None)
-    assert "may not DESCRIBE" in found["reason"]
+    assert "is not allowed to DESCRIBE" in found["reason"]
     program.abort_transaction(30)
 
 

@@ -1,4 +1,4 @@
-"""Find the sink of a format by the format's name. Code that only a journal names is never imported.
+"""Find a sink class by its format's name. Code that is named only in a journal is never imported.
 
 A command searches in this order: sinks that the program has registered, sinks of this package, entry points of installed
 packages (group ``barrier_kafka.sinks``), and import paths in the environment variable ``BARRIER_ALLOW``.
@@ -21,7 +21,7 @@ __all__ = ["ALLOW", "SinkType", "allowed_paths", "find_sink", "remember_sink"]
 SinkType = type[TwoPhaseCommitSink[Any, Any]]
 
 ALLOW: Final = "BARRIER_ALLOW"
-"""The environment variable with import paths (``package.module:Name``, separated by commas) that commands may import."""
+"""The environment variable that lists what commands may import: paths (``package.module:Name``) separated by commas."""
 
 OFFERED: Final = "barrier_kafka.sinks"
 GROUPS: Final = (OFFERED, "barrier_kafka.hooks", "barrier_kafka.token_providers")
@@ -45,7 +45,7 @@ def find_sink(name: str, recorded: str = "") -> SinkType:
     name : str
         The format's name.
     recorded : str
-        The sink's import path according to the journal. It is only quoted in the error, and never imported.
+        The sink's import path according to the journal. This path is only quoted in the error, and never imported.
 
     Raises
     ------

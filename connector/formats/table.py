@@ -20,9 +20,9 @@ class Format:
     path : str
         The import path ``package.module:Class`` of the format's sink or, for a source, of its data source.
     shown_by : Sequence[str]
-        Options by which `barrier doctor` recognizes the format. One of them is enough.
+        Options by which `barrier doctor` recognizes the format. One of these options is enough.
     schemes : Sequence[str]
-        URL schemes by which the option ``url`` identifies the format, if several formats have the same options.
+        URL schemes that identify the format in the option ``url``, if several formats have the same options.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Format:
         return getattr(import_module(module), name)
 
     def is_shown_by(self, options: Mapping[str, str]) -> bool:
-        """Return whether these options belong to this format."""
+        """Return whether these options fit this format."""
         scheme = options.get("url", "").removeprefix("jdbc:").partition("://")[0]
         return any(name in options for name in self.shown_by) and (not self.schemes or scheme in self.schemes)
 
@@ -61,5 +61,5 @@ FORMATS: Final[Sequence[Format]] = (
 
 
 def format_of(options: Mapping[str, str]) -> str | None:
-    """Return the name of the format to which these options belong; None if no format matches."""
+    """Return the name of the first format that these options fit; None if there is none."""
     return next((each.name for each in FORMATS if each.is_shown_by(options)), None)

@@ -44,16 +44,16 @@ class LocationFiles(Protocol):
         """Return a fingerprint of a file, which changes when the file is replaced; None if the file does not exist."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a complete file, or none; return False if the name is taken. After an OSError, the file may exist or not."""
+        """Create a file, completely or not at all; return False if the name is taken. After an OSError, the file may exist."""
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
-        """Write a complete file, or none. An existing file of this name is replaced."""
+        """Write a file, completely or not at all. An existing file of this name is replaced."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files. It is no error if a file does not exist."""
+        """Delete files. Files that do not exist are skipped."""
 
     def remove(self, folder: str) -> None:
-        """Delete a folder and its content. If `folder` is empty, delete the location itself, but only if it has no files."""
+        """Delete a folder and its content. If `folder` is ``""``, delete the location, but only if it contains no files."""
 
     def journal_store(self, folder: str) -> JournalStore:
         """Return a `JournalStore` for the files in a folder."""
@@ -79,7 +79,7 @@ def read_file(files: LocationFiles, name: str) -> bytes:
 
 @contextmanager
 def _guarded(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
-    """Convert errors: a PermissionError to a JournalError, any other OSError to the error that `failed` returns."""
+    """Convert errors, except `GONE`: a PermissionError to a JournalError, any other OSError to what `failed` returns."""
     try:
         yield
     except GONE:
@@ -93,7 +93,7 @@ def _guarded(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
 class GuardedFiles:
     """Files of any store, with errors that name the file, so that no command ends with a bare ``OSError``.
 
-    Two methods do not convert errors: `read`, because `read_file` converts them, and `journal_store`, because the journal
+    Two methods leave errors unchanged: `read`, because `read_file` converts them, and `journal_store`, because the journal
     handles its store's errors itself.
 
     Parameters
@@ -103,7 +103,8 @@ class GuardedFiles:
     Raises
     ------
     LocationError
-        ``LOCATION_UNREADABLE``, or ``LOCATION_UNWRITABLE``. After the latter, the change may have been made or not.
+        ``LOCATION_UNREADABLE``, or ``LOCATION_UNWRITABLE``. After ``LOCATION_UNWRITABLE``, the file may have been
+        changed or not.
     JournalError
         ``LOCATION_NOT_OURS``: this user has no access to the file.
     """
@@ -112,60 +113,60 @@ class GuardedFiles:
         self.inner = inner
 
     def names(self, folder: str) -> list[str]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.names`."""
         with self._reading(folder):
             return self.inner.names(folder)
 
     def tree(self, folder: str) -> list[str]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.tree`."""
         with self._reading(folder):
             return self.inner.tree(folder)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.chunks`."""
         with self._reading(name):
             yield from self.inner.chunks(name)
 
     def exists(self, name: str) -> bool:
-        """See `LocationFiles`."""
+        """See `LocationFiles.exists`."""
         with self._reading(name):
             return self.inner.exists(name)
 
     def mark(self, name: str) -> str | None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.mark`."""
         with self._reading(name):
             return self.inner.mark(name)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `LocationFiles`."""
+        """See `LocationFiles.create`."""
         with self._changing(name):
             return self.inner.create(name, data)
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.put`."""
         with self._changing(name):
             self.inner.put(name, data)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.delete`."""
         with self._changing(""):
             self.inner.delete(names)
 
     def remove(self, folder: str) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.remove`."""
         with self._changing(folder):
             self.inner.remove(folder)
 
     def read(self, name: str) -> bytes:
-        """See `LocationFiles`."""
+        """See `LocationFiles.read`."""
         return self.inner.read(name)
 
     def journal_store(self, folder: str) -> JournalStore:
-        """See `LocationFiles`."""
+        """See `LocationFiles.journal_store`."""
         return self.inner.journal_store(folder)
 
     def shown(self, name: str) -> str:
-        """See `LocationFiles`."""
+        """See `LocationFiles.shown`."""
         return self.inner.shown(name)
 
     def _reading(self, name: str) -> AbstractContextManager[None]:
@@ -184,8 +185,8 @@ class LocalFiles:
     ----------
     path : str
     private : bool
-        True to give new files the restricted modes of a journal's files (`transactional.journal.folders`), False to give them
-        the modes that Spark's files have.
+        True to give new files the restricted permissions of a journal's files (`transactional.journal.folders`), False to
+        give them the permissions of Spark's files.
     """
 
     def __init__(self, path: str, private: bool = False) -> None:
@@ -193,14 +194,14 @@ class LocalFiles:
         self._private = private
 
     def names(self, folder: str) -> list[str]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.names`."""
         try:
             return os.listdir(self.shown(folder))
         except FileNotFoundError:
             return []
 
     def tree(self, folder: str) -> list[str]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.tree`."""
 
         def failed(error: OSError) -> None:
             with suppress(FileNotFoundError):
@@ -213,18 +214,18 @@ class LocalFiles:
         return found
 
     def read(self, name: str) -> bytes:
-        """See `LocationFiles`."""
+        """See `LocationFiles.read`."""
         with open(self.shown(name), "rb") as file:
             return file.read()
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.chunks`."""
         with open(self.shown(name), "rb") as file:
             while chunk := file.read(CHUNK):
                 yield chunk
 
     def exists(self, name: str) -> bool:
-        """See `LocationFiles`."""
+        """See `LocationFiles.exists`."""
         try:
             os.stat(self.shown(name))  # os.path.exists also returns False if the disk does not answer
         except GONE:
@@ -232,7 +233,7 @@ class LocalFiles:
         return True
 
     def mark(self, name: str) -> str | None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.mark`."""
         try:
             found = os.stat(self.shown(name))
         except GONE:
@@ -240,12 +241,12 @@ class LocalFiles:
         return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `LocationFiles`."""
+        """See `LocationFiles.create`."""
         folder, _, file = name.rpartition("/")
         return LocalJournalStore(self.shown(folder)).create(file, data)
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
-        """See `LocationFiles`. Raises OSError."""
+        """See `LocationFiles.put`. Raises OSError."""
         path = self.shown(name)
         folder, file = os.path.split(path)
         make_folders(folder, self._private)
@@ -266,7 +267,7 @@ class LocalFiles:
         sync_folder(folder)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.delete`."""
         folders = set()
         for name in names:
             path = self.shown(name)
@@ -278,23 +279,23 @@ class LocalFiles:
                 sync_folder(folder)
 
     def remove(self, folder: str) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.remove`."""
         path = self.shown(folder)
         with suppress(FileNotFoundError):
             shutil.rmtree(path) if folder else _remove_empty(path)
             sync_folder(os.path.dirname(path))
 
     def journal_store(self, folder: str) -> JournalStore:
-        """See `LocationFiles`."""
+        """See `LocationFiles.journal_store`."""
         return LocalJournalStore(self.shown(folder), self._path)
 
     def shown(self, name: str) -> str:
-        """See `LocationFiles`."""
+        """See `LocationFiles.shown`."""
         return os.path.join(self._path, name) if name else self._path
 
 
 def _remove_empty(path: str) -> None:
-    """Remove all empty subfolders of a folder, then the folder itself if it is empty."""
+    """Remove all empty subfolders of a folder, then the folder if it is empty."""
     for folder, _, _ in os.walk(path, topdown=False):
         with suppress(OSError):
             os.rmdir(folder)

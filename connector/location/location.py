@@ -18,12 +18,12 @@ from transactional.sink import Options
 __all__ = ["CheckpointLocation", "local_path", "nearest"]
 
 SINGLE_DRIVER = "BARRIER_SINGLE_DRIVER"
-"""The environment variable that commands read in place of the query's option singleDriver."""
+"""The environment variable that commands read instead of the query's option singleDriver."""
 
 SINGLE_DRIVER_OPTION = "singleDriver"
 
 STORE_OPTIONS = {"endpoint": "checkpointEndpoint", "region": "checkpointRegion"}
-"""The settings of an object store, each with the sink option that sets it."""
+"""For each setting of an object store, the sink option that sets it."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -62,7 +62,7 @@ class CheckpointLocation:
         (``s3a://bucket/..``, ``gs://``, ``abfss://``). With `single_driver`, also any other URL that pyarrow can open
         (``hdfs://``).
     options : Mapping[str, str], optional
-        ``endpoint`` and ``region`` of the object store, in place of the environment's values.
+        ``endpoint`` and ``region`` of the object store. By default, the environment's values are used.
     single_driver : bool, optional
         True if something else guarantees a single driver. Then the store need not support exclusive create. By default, the
         environment variable ``BARRIER_SINGLE_DRIVER`` decides.
@@ -111,7 +111,7 @@ class CheckpointLocation:
                 owner="2pc",
                 option="checkpointLocation",
                 reason='set .option("checkpointLocation", ...) on the writer itself, because Spark does not pass '
-                "spark.sql.streaming.checkpointLocation to a sink. Without the location, nothing is exactly-once",
+                "spark.sql.streaming.checkpointLocation to a sink. Without a location, exactly-once is impossible",
             )
         store = {name: given[key].strip() for name, key in STORE_OPTIONS.items() if key in given}
         single = given[SINGLE_DRIVER_OPTION].strip().lower() == "true" if SINGLE_DRIVER_OPTION in given else None
@@ -134,7 +134,7 @@ class CheckpointLocation:
         return {"checkpointLocation": self.path, **store, **single}
 
     def as_hadoop(self) -> str:
-        """Return the location as Spark writes it into its own files: the URL of an object store keeps the user's scheme."""
+        """Return the location as Spark's own files name it: the URL of an object store has the scheme that the user wrote."""
         return f"file:{self.path}" if self.is_local else self._given.rstrip("/")
 
     def query_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Take Spark's own logs (``offsets/`` and ``commits/``) and its state back, after the query's driver has ended.
+"""Rewind Spark's own logs (``offsets/`` and ``commits/``) and its state, after the query's driver has ended.
 
 What Spark 4.2 needs to continue, as measured (integration/test_spark_rewind.py):
 
@@ -9,22 +9,23 @@ What Spark 4.2 needs to continue, as measured (integration/test_spark_rewind.py)
   ends with CONCURRENT_STREAM_LOG_UPDATE. So a rewind deletes ``commits/M`` before ``offsets/M``, from the highest M down.
   After every deletion, the logs look like those of a query that stopped there.
 - If ``offsets/`` is empty, Spark starts again at the source's ``initialOffset()``. If ``startingOffsets`` is latest, this is
-  another offset than before. If the query has state, Spark refuses to start (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). So
+  now a different offset. If the query has state, Spark refuses to start (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). So
   to go back to the very beginning, a rewind keeps ``offsets/0`` and deletes ``commits/0``. Then micro-batch 0 runs again,
   with the start that our source recorded in it.
 - After micro-batch N, Spark reads version N+1 of the state: the nearest snapshot at or below that version, and every change
   file after the snapshot. **Later snapshots must be deleted**: Spark writes a snapshot only from time to time, so a snapshot
-  of the old run can be the nearest one to a version of the new run. Then counts were wrong, without an error (default store,
-  and RocksDB with changelog).
-- The state stores of a stopped query stay in memory until their next maintenance (once a minute). It can write another
-  snapshot, of a version that was deleted, and this gave wrong counts. So **the driver must have ended**, or its stores must
-  be closed. It is not enough that the query has stopped.
+  of the old run can be the nearest one to a version of the new run. In tests, counts were then wrong, without an error
+  (default store, and RocksDB with changelog).
+- The state stores of a stopped query stay in memory until their next maintenance (once a minute). This
+  maintenance can write a snapshot of a version that was deleted, which gave wrong counts. So **the driver must have ended**,
+  or its stores must be closed. It is not enough that the query has stopped.
 - The log of Spark's file source (``sources/<i>/``) is never taken back. The first micro-batch after a rewind reads all files
   that the log lists after its start, even if they are more than ``maxFilesPerTrigger``. No file is lost or read twice.
 - Spark's own repartition of a checkpoint adds a micro-batch (`repartitions_before`). If a partition's folder existed only
-  before the repartition, it is no part of the state after it. The reverse is also true.
-- If a micro-batch without data (for a watermark) was deleted, Spark does not make it again immediately. Spark makes one only
-  after a micro-batch of the same run. The rows that it emitted come with the next micro-batch that has data.
+  before the repartition, the folder does not belong to the state after the repartition. The reverse is also true.
+- If a micro-batch without data (for a watermark) was deleted, Spark does not repeat it immediately, because Spark adds such
+  micro-batches only after another micro-batch of the same run. The rows that the deleted micro-batch emitted come with the
+  next micro-batch that has data.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class RewindTooFarError(LocationError):
 
 
 PLANNED = "planned"
-"""The key in our source's line whose value lists the ends of the next micro-batches. `latestOffset` returns these first."""
+"""The key, in our source's line, for the list of planned ends. `latestOffset` returns these ends before any others."""
 
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
@@ -85,7 +86,7 @@ _ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
 
 
 class LocationLogs:
-    """The `transactional.rewind.QueryLogs` of a location: calls this module's functions on Spark's logs there."""
+    """Implements `transactional.rewind.QueryLogs` for Spark's logs at a location, with the functions of this module."""
 
     def __init__(self, location: CheckpointLocation) -> None:
         self.highest = lambda: (newest(location, "offsets"), newest(location, "commits"))
@@ -98,9 +99,9 @@ class LocationLogs:
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
-    """Check that Spark's files of the target match the journal, or that the rewind can put the recorded files back (R1)."""
+    """Check that Spark's files of the rewind's target match the journal, or can be restored from the journal (R1)."""
     if preview.batch >= 0:
-        with suppress(RewindRequiredError):  # the rewind puts back the files that the journal keeps
+        with suppress(RewindRequiredError):  # the rewind restores the files that the journal keeps
             try:
                 check_sources(ledger, spark_view(location, preview.batch))
             except TornOffsetsError:
@@ -112,10 +113,10 @@ def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview)
 def torn_newest(location: CheckpointLocation, ledger: Ledger) -> int | None:
     """Return the micro-batch of the newest file in ``offsets/`` if that file is damaged and may be deleted; otherwise None.
 
-    The file may be deleted if Spark has not committed the micro-batch, the journal has neither recorded nor voided it, and
-    no rewind has planned ends in it. Then no row of the micro-batch is decided, and Spark plans it again after the previous
-    one. ``offsets/0`` may never be deleted: Spark would ask the source again where to begin, and with startingOffsets=latest
-    the answer would now be another offset.
+    The file may be deleted if Spark has not committed the micro-batch, the journal has neither recorded nor voided it, and no
+    rewind has written planned ends into the file. Then no row of the micro-batch is decided, and Spark plans the
+    micro-batch again. ``offsets/0`` must never be deleted: Spark would ask the source again where to begin, and with
+    startingOffsets=latest the answer would now be a different offset.
     """
     batch = newest(location, "offsets")
     fresh = batch == ledger.accounted + 1 and not ledger.voided and ledger.replay is None and ledger.rewinding is None
@@ -127,13 +128,13 @@ def torn_newest(location: CheckpointLocation, ledger: Ledger) -> int | None:
 def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
     """Check that Spark still has the files that it needs to continue after a micro-batch.
 
-    Spark needs ``offsets/<batch>``, ``offsets/<batch-1>`` and ``commits/<batch>``. For every store of the state, it needs a
-    snapshot of version ``batch + 1`` or below, with all change files after it. For -1, the very beginning, it only needs
-    ``offsets/0``. The newest micro-batch needs no commit, because Spark runs it again. Since Spark purges old files, it can
-    go back ``spark.sql.streaming.minBatchesToRetain`` - 1 micro-batches.
+    Spark needs ``offsets/<batch>``, ``offsets/<batch-1>`` and ``commits/<batch>``. For every state store, Spark needs a
+    snapshot of version ``batch + 1`` or below, with all change files after it. For -1, the very beginning, Spark only needs
+    ``offsets/0``. The newest micro-batch needs no commit, because Spark runs it again. Spark purges old files, so it can go
+    back at most ``spark.sql.streaming.minBatchesToRetain`` - 1 micro-batches.
 
-    This function checks only the names of files. When Spark starts, it finds out if a state file is damaged, if a file in
-    ``SSTs/`` that a RocksDB snapshot needs was deleted, or if the schema of an operator's state has changed.
+    This function checks only the names of files. Only Spark's next start can find out that a state file is damaged, that a
+    file in ``SSTs/`` that a RocksDB snapshot needs was deleted, or that the schema of an operator's state has changed.
 
     Raises
     ------
@@ -163,8 +164,8 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
     """Make Spark run micro-batches `first` to `last` again with the same ends, and forget all later ones. Can be repeated.
 
     First, `plan_ends` writes the plan durably. Then files are deleted as in `delete_after`, down to ``commits/<first>``. Each
-    micro-batch keeps its number, even if it has no data: a planned end differs from the previous one at least in the rest of
-    the plan, and Spark runs a micro-batch for any difference in the text.
+    micro-batch keeps its number, even without data: Spark runs a micro-batch whenever the text of the end offset changes,
+    and this text contains the rest of the plan, which gets shorter each time.
     """
     kept = _Kept.of(location)
     if not kept.offsets and first == 0:
@@ -175,7 +176,10 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
 
 
 def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
-    """Return whether ``offsets/<batch>`` exists, but is damaged or has other sources than `text`. Planned ends are ignored."""
+    """Return whether ``offsets/<batch>`` exists, but is damaged or has source lines that differ from those in `text`.
+
+    Planned ends are ignored.
+    """
     if not has_offsets(location, batch):
         return False
     if is_torn(location, batch):
@@ -191,13 +195,13 @@ def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
 def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
     """Write the recorded ends of the micro-batches after `first`, up to `last`, into ``offsets/<first>``.
 
-    Every source line gets the key ``planned``: a list of end offsets, in order, with the same length in every line. If
-    ``offsets/<last>`` has planned ends itself, they follow at the end of the list. The text has Spark's form, ``json.dumps``
-    of the source's dict with its keys in alphabetical order, and Spark passes it to `latestOffset` unchanged. The checksum
-    file is deleted: Spark does not read it here, but other Hadoop clients do.
+    Every source line gets the key ``planned``: a list of end offsets, in order, with the same length in every line. Planned
+    ends in ``offsets/<last>`` are appended to the list. The line has Spark's form: ``json.dumps`` of the source's dict, with
+    the keys in alphabetical order. Spark passes the line to `latestOffset` unchanged. The file's checksum is deleted: Spark
+    does not read it here, but other Hadoop clients do.
 
-    If the file has a plan already, and the plan contains these ends, it stays: it may reach further, or contain ends whose
-    files were deleted since.
+    If ``offsets/<first>`` already has a plan that begins with these ends, that plan is kept: it may extend further, or contain
+    ends whose own offset files have since been deleted.
     """
     if first >= last:
         return
@@ -219,7 +223,7 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
 
 
 def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Mapping[str, Any]]) -> list[Any] | None:
-    """Return the plan of one source line: its present plan, or the recorded ends; None if both are incomplete."""
+    """Return the plan of one source line: the existing plan if it fits, or the recorded ends; None if neither is complete."""
     planned = list(line.get(PLANNED, []))
     recorded = {batch: {key: end[key] for key in end if key != PLANNED} for batch, end in ends.items()}
     if len(recorded) == last - first:
@@ -239,7 +243,7 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
 
 
 def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
-    """Write ``offsets/<batch>``, after deleting the checksum of its former text."""
+    """Write ``offsets/<batch>``, after deleting the checksum of its old text."""
     location.files.delete([f"offsets/.{batch:d}.crc"])
     faults.reach("rewind.planned")
     location.files.put(f"offsets/{batch:d}", text.encode())
@@ -247,7 +251,7 @@ def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
 
 
 def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
-    """Delete all files above these numbers, in such an order that Spark can read its logs after every deletion."""
+    """Delete all files above these numbers, in an order in which Spark can read its logs after every deletion."""
     files = {log: _entries(location, log) for log in ("commits", "offsets")}
     later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
     for batch in sorted(later, reverse=True):
@@ -345,14 +349,14 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
         batch=batch,
         oldest=oldest,
         missing=list(missing[:10]),
-        reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}, "
-        f"but keeps only the newest {RETAINED} (100 by default) micro-batches, and after a restore none before the savepoint; "
+        reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}. "
+        f"Spark keeps only the newest {RETAINED} (default: 100) micro-batches, and after a restore none before the savepoint: "
         f"{reach}",
     )
 
 
 def _entries(location: CheckpointLocation, log: str) -> dict[int, list[str]]:
-    """Return the names in a log's folder by micro-batch; checksums and temporary files come first."""
+    """Return the names in a log's folder by micro-batch; each micro-batch's checksum and temporary files come first."""
     found: dict[int, list[str]] = {}
     for match in filter(None, map(_ENTRY.fullmatch, location.files.names(log))):
         found.setdefault(int(match[1]), []).append(match[0])

@@ -24,10 +24,10 @@ _ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
 
 
 class ObjectJournalStore:
-    """The `transactional.journal.JournalStore` of an object store.
+    """A `transactional.journal.JournalStore` in an object store.
 
-    A journal is read again at every planning and commit, but its entries never change. So the process caches each entry under
-    the ETag in the listing. If a listing has several new names, their files are fetched in parallel.
+    A journal is read again at every planning and commit, but its entries never change. So each process caches the entries,
+    with the ETags from the listing as keys. If a listing has several new names, their files are fetched in parallel.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class ObjectJournalStore:
         self._tags: Mapping[str, str] = {}
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`."""
+        """See `JournalStore.create`."""
         self._see_that_it_arbitrates()
         tag = self._files.create_tagged(f"{self._folder}/{name}", data)
         if tag is not None:
@@ -50,13 +50,13 @@ class ObjectJournalStore:
         return tag is not None
 
     def names(self) -> list[str]:
-        """See `JournalStore`."""
+        """See `JournalStore.names`."""
         self._tags = self._files.listing(self._folder)
         self._read_ahead()
         return list(self._tags)
 
     def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
+        """See `JournalStore.read`."""
         tag = self._tags.get(name, "")
         data = _KEPT.get(self._key(name, tag)) if tag else None
         if data is None:
@@ -66,7 +66,7 @@ class ObjectJournalStore:
         return data
 
     def delete(self, name: str) -> None:
-        """See `JournalStore`."""
+        """See `JournalStore.delete`."""
         self._files.delete([f"{self._folder}/{name}"])
 
     def _key(self, name: str, tag: str) -> tuple[str, str]:

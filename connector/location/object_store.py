@@ -33,7 +33,7 @@ SPOOLED = 16 << 20
 """Size in bytes. A smaller file is buffered in memory before it is written to the store, a larger one on a local disk."""
 
 NO_BUCKET = "NoSuchBucket"
-"""S3's error code if the bucket does not exist. The client reports it as a missing file, or as a failed listing."""
+"""S3's error code for a missing bucket. The client reports this error as a missing file, or as a failed listing."""
 
 CONFLICTS = 8
 """How many times to try a create if the store answers with a conflict (409) although the object does not exist."""
@@ -69,14 +69,14 @@ def canonical_url(location: str) -> str | None:
 
 
 class ObjectFiles:
-    """The `connector.location.files.LocationFiles` of an object store. It is pickled to executors, so it holds no client.
+    """The `connector.location.files.LocationFiles` in an object store. It is pickled to executors, so it holds no client.
 
     Parameters
     ----------
     url : str
         The location's URL, as `canonical_url` returns it.
     options : Mapping[str, str]
-        ``endpoint`` and ``region``, in place of the environment's values.
+        ``endpoint`` and ``region``. By default, the environment's values are used.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -84,11 +84,11 @@ class ObjectFiles:
         self._options = tuple(sorted(options.items()))
 
     def names(self, folder: str) -> list[str]:
-        """See `LocationFiles`. Sends one request per 1000 names."""
+        """See `LocationFiles.names`. Sends one request per 1000 names."""
         return list(self.listing(folder))
 
     def listing(self, folder: str) -> Mapping[str, str]:
-        """Return the names in a folder, each with the ETag of its content. A folder, or an object without ETag, has ``""``."""
+        """Return the names in a folder, each with its object's ETag; ``""`` for a subfolder, or if the store gives no ETag."""
         import obstore
 
         try:
@@ -101,14 +101,14 @@ class ObjectFiles:
         return {name: tag for path, tag in tags.items() if (name := path[len(folder) :].strip("/"))}
 
     def read(self, name: str) -> bytes:
-        """See `LocationFiles`."""
+        """See `LocationFiles.read`."""
         import obstore
 
         with _told(self.shown(name), "reading"):
             return bytes(obstore.get(self._client(), name).bytes().to_bytes())
 
     def exists(self, name: str) -> bool:
-        """See `LocationFiles`."""
+        """See `LocationFiles.exists`."""
         import obstore
 
         try:
@@ -119,17 +119,17 @@ class ObjectFiles:
         return True
 
     def journal_store(self, folder: str) -> JournalStore:
-        """See `LocationFiles`."""
+        """See `LocationFiles.journal_store`."""
         from connector.location.object_journal import ObjectJournalStore
 
         return ObjectJournalStore(self, folder)
 
     def shown(self, name: str) -> str:
-        """See `LocationFiles`."""
+        """See `LocationFiles.shown`."""
         return f"{self._url}/{name}"
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.chunks`."""
         import obstore
 
         with _told(self.shown(name), "reading"):
@@ -137,7 +137,7 @@ class ObjectFiles:
                 yield bytes(chunk)
 
     def mark(self, name: str) -> str | None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.mark`."""
         import obstore
 
         try:
@@ -148,7 +148,7 @@ class ObjectFiles:
         return f"{found['e_tag']} {found['last_modified'].isoformat()}"
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.put`."""
         import obstore
 
         if isinstance(data, bytes):
@@ -162,23 +162,23 @@ class ObjectFiles:
                 obstore.put(self._client(), name, cast("BinaryIO", file))
 
     def tree(self, folder: str) -> list[str]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.tree`."""
         import obstore
 
         with _told(self.shown(folder), "listing"):
             return [str(each["path"]) for page in obstore.list(self._client(), folder or None) for each in page]
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `LocationFiles`."""
+        """See `LocationFiles.create`."""
         return self.create_tagged(name, data) is not None
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.delete`."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(self._delete, names))
 
     def remove(self, folder: str) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.remove`."""
         if folder:
             self.delete(self.tree(folder))
 

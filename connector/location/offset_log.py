@@ -75,7 +75,7 @@ def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[So
 
 
 def is_torn(location: CheckpointLocation, batch: int) -> bool:
-    """Return whether ``offsets/<batch>`` is damaged, that is, its content is not what Spark wrote."""
+    """Return whether ``offsets/<batch>`` is damaged. A file with an unknown version does not count as damaged."""
     try:
         source_lines(location, batch)
     except TornOffsetsError:
@@ -92,8 +92,8 @@ def _torn(location: CheckpointLocation, path: str, why: str) -> TornOffsetsError
 def _ends_early(text: str) -> bool:
     """Return whether an offset file is empty or ends too early, for example after a power failure or on a full disk.
 
-    A file of another version does not count as damaged, because its first line is complete. If a file was cut between the
-    lines of two sources, this function does not detect it: the number of sources is compared with the journal's elsewhere.
+    In a file of another version, only the first line is checked. A cut between the lines of two sources is not detected here,
+    but elsewhere, by comparing the number of sources with the journal.
     """
     version, _, rest = text.partition("\n")
     if not re.fullmatch(r"v\d+", version) or not rest:
@@ -165,5 +165,5 @@ def stopped_view(location: CheckpointLocation) -> QueryView:
 
 
 def has_offsets(location: CheckpointLocation, batch: int) -> bool:
-    """Return whether Spark has begun a micro-batch, that is, whether ``offsets/<batch>`` exists."""
+    """Return whether Spark has started a micro-batch, that is, whether ``offsets/<batch>`` exists."""
     return batch >= 0 and location.files.exists(f"offsets/{batch}")

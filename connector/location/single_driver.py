@@ -25,11 +25,11 @@ __all__ = ["FilesystemFiles", "FilesystemJournalStore"]
 
 
 NO_CLIENT = "Unable to load"
-"""Text of pyarrow's OSError if Hadoop's or Java's library is missing. Any other OSError: the store is unreachable."""
+"""Part of pyarrow's error text if Hadoop's or Java's library is missing. Other OSErrors: the store can't be reached."""
 
 
 class FilesystemFiles:
-    """The `connector.location.files.LocationFiles` of a pyarrow file system. It is pickled to executors, so it holds no client.
+    """The `connector.location.files.LocationFiles` on a pyarrow file system. It is pickled to executors, so it holds no client.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class FilesystemFiles:
         self._uri = uri
 
     def names(self, folder: str) -> list[str]:
-        """See `LocationFiles`. Raises LocationError, ``LOCATION_UNREADABLE``."""
+        """See `LocationFiles.names`. Raises LocationError, ``LOCATION_UNREADABLE``."""
         from pyarrow.fs import FileSelector
 
         files, root = self.open()
@@ -52,31 +52,31 @@ class FilesystemFiles:
         return [each.base_name for each in found]
 
     def read(self, name: str) -> bytes:
-        """See `LocationFiles`."""
+        """See `LocationFiles.read`."""
         files, root = self.open()
         with files.open_input_stream(f"{root}/{name}") as stream:
             return bytes(stream.read())
 
     def exists(self, name: str) -> bool:
-        """See `LocationFiles`."""
+        """See `LocationFiles.exists`."""
         from pyarrow.fs import FileType
 
         files, root = self.open()
         return bool(files.get_file_info(f"{root}/{name}").type is not FileType.NotFound)
 
     def journal_store(self, folder: str) -> JournalStore:
-        """See `LocationFiles`."""
+        """See `LocationFiles.journal_store`."""
         return FilesystemJournalStore(self, folder)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.chunks`."""
         files, root = self.open()
         with files.open_input_stream(f"{root}/{name}") as stream:
             while chunk := stream.read(CHUNK):
                 yield bytes(chunk)
 
     def mark(self, name: str) -> str | None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.mark`."""
         from pyarrow.fs import FileType
 
         files, root = self.open()
@@ -84,14 +84,14 @@ class FilesystemFiles:
         return None if found.type is FileType.NotFound else f"{found.size} {found.mtime_ns}"
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `LocationFiles`. Exclusive only if no other process creates the same file at the same moment."""
+        """See `LocationFiles.create`. Two processes that create the same file at the same time may both succeed."""
         if self.exists(name):
             return False
         self.put(name, data)
         return True
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.put`."""
         files, root = self.open()
         folder, _, file = f"{root}/{name}".rpartition("/")
         files.create_dir(folder, recursive=True)
@@ -107,14 +107,14 @@ class FilesystemFiles:
             raise
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.delete`."""
         files, root = self.open()
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 files.delete_file(f"{root}/{name}")
 
     def remove(self, folder: str) -> None:
-        """See `LocationFiles`."""
+        """See `LocationFiles.remove`."""
         files, root = self.open()
         if folder:
             files.delete_dir_contents(f"{root}/{folder}", missing_dir_ok=True)
@@ -122,7 +122,7 @@ class FilesystemFiles:
             files.delete_dir(root)
 
     def tree(self, folder: str) -> list[str]:
-        """See `LocationFiles`."""
+        """See `LocationFiles.tree`."""
         from pyarrow.fs import FileSelector, FileType
 
         files, root = self.open()
@@ -130,7 +130,7 @@ class FilesystemFiles:
         return [each.path[len(root) + 1 :] for each in files.get_file_info(selected) if each.type is FileType.File]
 
     def shown(self, name: str) -> str:
-        """See `LocationFiles`."""
+        """See `LocationFiles.shown`."""
         return f"{self._uri}/{name}"
 
     def open(self) -> tuple[FileSystem, str]:
@@ -163,17 +163,17 @@ class FilesystemJournalStore:
         self._folder = folder
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`. Exclusive only if no other process creates the same file at the same moment."""
+        """See `JournalStore.create`. Two processes that create the same file at the same time may both succeed."""
         return self._files.create(f"{self._folder}/{name}", data)
 
     def names(self) -> list[str]:
-        """See `JournalStore`."""
+        """See `JournalStore.names`."""
         return self._files.names(self._folder)
 
     def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
+        """See `JournalStore.read`."""
         return self._files.read(f"{self._folder}/{name}")
 
     def delete(self, name: str) -> None:
-        """See `JournalStore`."""
+        """See `JournalStore.delete`."""
         self._files.delete([f"{self._folder}/{name}"])

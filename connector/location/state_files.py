@@ -4,10 +4,10 @@
 micro-batch 6; ``7.snapshot`` or ``7.zip`` contains the whole state after it. A version needs the nearest snapshot at or below
 it, and every change file after that snapshot. A RocksDB snapshot (``.zip``) lists the files in ``SSTs/`` and ``logs/`` that
 belong to it. With ``checkpointFormatVersion`` 2, names contain an id (``7_<id>.zip``), and ``commits/6`` names the valid id.
-Tasks or runs that lost may have written other files of the same version, so all of them are copied.
+Other attempts of a task, or earlier runs, may have written more files of the same version, so all of them are copied.
 
-Beside the stores, ``state/`` contains schemas and the operators' metadata (``_metadata``, ``_stateSchema``). Some of these
-files are numbered by micro-batch.
+In addition to the stores, ``state/`` contains schemas and the operators' metadata (``_metadata``, ``_stateSchema``). Some of
+these files are numbered by micro-batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VERSIONED = re.compile(r"\.*(\d+)(?:_[^.]+)?\.(delta|changelog|snapshot|zip)(\..
 CHANGES = ("delta", "changelog")
 
 SHARED = ("SSTs", "logs")
-"""Folders of a RocksDB store whose files several snapshots share."""
+"""The folders of a RocksDB store with the files that several snapshots may share."""
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -72,7 +72,7 @@ def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
 def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
     """Return the number of state partitions after a micro-batch, from its offset file; None if the file does not contain it.
 
-    If a folder has a higher partition number, it belongs to a time before or after Spark's repartition.
+    Folders with higher partition numbers belong to the state before, or after, a repartition by Spark.
     """
     return partitions_of(metadata_line(location, batch))
 
@@ -132,7 +132,7 @@ def _is_plain(part: str) -> bool:
 
 
 def _beside_the_stores(location: CheckpointLocation, batch: int) -> Iterator[str]:
-    """Yield the files with schemas and metadata. Skip files whose name is the number of a later micro-batch than `batch`."""
+    """Yield the files with schemas and metadata, without those that are numbered with a later micro-batch than `batch`."""
     for path in sorted(location.files.tree("state")):
         *folders, name = path.split("/")
         special = [part for part in folders if part[:1] == "_"]

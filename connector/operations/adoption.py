@@ -17,7 +17,7 @@ __all__ = ["Adoption"]
 
 
 class Adoption:
-    """Accepts a location as it is, for ``barrier restore --as-is``. Only `run` changes anything.
+    """The acceptance of a location as it is, for ``barrier restore --as-is``. Only `run` changes anything.
 
     Parameters
     ----------
@@ -83,15 +83,18 @@ class Adoption:
         path, ledger, committed, claim = self._location.path, self.ledger, self.committed, self._claim
         if not ledger.position:
             yield f"{path} has no journal: the query used another sink before, or the journal was deleted."
-            yield "If a micro-batch was only half written before, its rows may be DOUBLED or LOST."
+            yield "If a micro-batch was only half written, its rows may be DUPLICATED or LOST."
         else:
-            yield f"{path}: the journal (of {ledger.location}) accounts for micro-batches up to {ledger.accounted}."
+            yield f"{path}: the journal (of {ledger.location}) contains micro-batches up to {ledger.accounted}."
         yield f"Spark has committed micro-batches up to {committed}."
         if claim and ledger.position:
-            yield "If this location is an older copy, rows that were committed after the copy are written AGAIN: DOUBLED."
             yield (
-                "If the store is an older copy, rows that were committed after the copy are LOST: rewind the query before you "
-                "accept the location."
+                "If this location is an older copy, the query writes the rows that were committed after the copy AGAIN: they "
+                "are DUPLICATED."
+            )
+            yield (
+                "If the store is an older copy, rows that were committed after the copy are LOST. To write them again, rewind "
+                "the query before you accept the location."
             )
         if not claim:
             yield (
@@ -100,7 +103,7 @@ class Adoption:
             )
 
     def _dropped(self) -> Iterator[str]:
-        """Yield what happens to the rows of checkpoints and micro-batches that are not settled."""
+        """Yield what happens to the rows of unsettled checkpoints and micro-batches."""
         ledger, committed, claim = self.ledger, self.committed, self._claim
         for checkpoint in ledger.unsettled():
             batches, rows = checkpoint.batches, checkpoint.rows
@@ -114,7 +117,7 @@ class Adoption:
             rows = sum(part.rows for part in record.parts)
             yield f"Micro-batch {record.batch} ({rows} rows) is prepared, but in no checkpoint yet:"
             if record.batch > committed:
-                yield "  it is written again."
+                yield "  its rows are written again."
             elif claim:
                 yield "  its prepared rows are aborted, and LOST."
             else:
@@ -125,17 +128,17 @@ class Adoption:
         ledger, committed = self.ledger, self.committed
         if ledger.accounted > committed:
             again = f"{committed + 1} to {ledger.accounted}"
-            yield f"Micro-batches {again} were written before, and are written AGAIN: their rows are DOUBLED."
+            yield f"Micro-batches {again} were written before. They are written AGAIN: their rows are DUPLICATED."
         if ledger.accounted == committed and not self._same_sources():
             back = (
                 " Or run `barrier recover LOCATION`: it puts the recorded file back."
                 if committed in ledger.logs
                 else ""
             )
-            yield f"offsets/{committed} differs from the journal's record: rows in between are LOST, or DOUBLED.{back}"
+            yield f"offsets/{committed} differs from the journal's record: rows between the two are LOST, or DUPLICATED.{back}"
         if self._claim and ledger.accounted < committed:
             yield (
-                f"Micro-batches {ledger.accounted + 1} to {committed} count as written, but the journal can't prove it."
+                f"Micro-batches {ledger.accounted + 1} to {committed} count as written, but the journal does not contain them."
             )
 
     def _agrees(self) -> bool:

@@ -36,13 +36,13 @@ class CheckpointListener:
         """Handle a completed checkpoint: all of its rows are visible."""
 
     def onCheckpointFailed(self, checkpoint: CheckpointHistory) -> None:
-        """Handle a checkpoint that failed before its decision, or is void: its rows are written again."""
+        """Handle a checkpoint that failed before its decision, or was voided: its rows are written again."""
 
     def onCheckpointDeclined(self, checkpoint: CheckpointHistory) -> None:
         """Handle a checkpoint that could not be decided: its rows wait for the next checkpoint."""
 
     def onCheckpointSubsumed(self, checkpoint: CheckpointHistory) -> None:
-        """Handle a declined checkpoint whose rows a later one (`CheckpointHistory.subsumed_by`) has completed."""
+        """Handle a declined checkpoint. A later checkpoint (`CheckpointHistory.subsumed_by`) has completed its rows."""
 
     def onRestored(self, restored: Restored) -> None:
         """Handle the start of a new run that continues from an earlier checkpoint."""
@@ -56,7 +56,7 @@ class Listening:
     location : CheckpointLocation
     listener : CheckpointListener
     since : int or None
-        The number of the journal entry after which events are reported. None to report only events from now on.
+        The number of a journal entry: events after this entry are reported. None to report only events from now on.
     """
 
     def __init__(self, location: CheckpointLocation, listener: CheckpointListener, since: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Listening:
         self._open = {checkpoint.id for checkpoint in ledger.unsettled()}
 
     def poll(self) -> int:
-        """Read the journal, report new events, and return how many there were. It works without Spark's events."""
+        """Read the journal, report new events, and return how many there were. Works without Spark's events as well."""
         with self._lock:
             if self._stopped:
                 return 0
@@ -88,7 +88,9 @@ class Listening:
             call(what)
         except Exception:
             log.exception(
-                "%s of %s raised an error", getattr(call, "__name__", call), type(self._listener).__qualname__
+                "%s of the listener %s raised an error",
+                getattr(call, "__name__", call),
+                type(self._listener).__qualname__,
             )
 
     def stop(self) -> None:
@@ -139,7 +141,7 @@ class Listening:
             log.exception("the journal of %s can't be read now; the next event tries again", self.location.path)
 
     def _new(self, ledger: Ledger) -> list[tuple[Callable[[Any], None], Any]]:
-        """Return the new events, in the order of their journal entries. A completed checkpoint has its decision's number."""
+        """Return the new events, in the order of their journal entries. For a completed checkpoint, its decision counts."""
         listener, found = self._listener, history(ledger)
         events: list[tuple[int, Callable[[Any], None], Any]] = []
         events += [(each.run, listener.onRestored, each) for each in restored(ledger) if each.run > self._seen]
@@ -164,8 +166,8 @@ def add_listener(
     Parameters
     ----------
     spark : SparkSession
-        The session in which the query runs. With Spark Connect, create a `Listening` where the location can be read, and
-        call its ``poll()``.
+        The session in which the query runs. With Spark Connect, create a `Listening` in a process that can read the location,
+        and call its ``poll()``.
     location : str
         The query's checkpoint location, as set on its writer.
     listener : CheckpointListener
@@ -187,8 +189,8 @@ def add_listener(
 
     Notes
     -----
-    Each event is reported once. The journal keeps ``retainedCheckpoints`` completed checkpoints and 50 failures. If more
-    happen between two of Spark's events, only the last ones are reported.
+    Each event is reported once. The journal keeps ``retainedCheckpoints`` completed checkpoints and 50 failures. If there
+    are more between two of Spark's events, only the last ones are reported.
 
     Examples
     --------

@@ -1,17 +1,17 @@
-"""Recovery of a query that does not run: commit the prepared rows of a dead driver, or rewind the query to write them again.
+"""Recover a query that does not run: commit the prepared rows of a dead driver, or rewind the query to write them again.
 
 `recover` does this before a start that can't recover by itself, at the end of a query that was stopped, and for the commands
 ``barrier recover`` and ``barrier stop``. Its steps:
 
 1. If a driver of the query runs, or can't be seen from here, raise an error and change nothing.
-2. If a rewind was begun, finish it.
+2. If a rewind was started, finish it.
 3. Settle decided checkpoints, commit prepared micro-batches, abort transactions that were never recorded, and journal
    `stopped` (`transactional.coordinator`, E1 to E4).
 4. If prepared transactions are lost, or Spark's logs do not match the journal any more, take the query back to a point from
    which no row is written twice (`transactional.rewind`). The remaining transactions are aborted, and their rows read again.
 
 Prepared micro-batches are committed, not read again, because a commit needs neither Spark's logs nor its state. So this also
-works for a query with state whose driver is still alive, and it shows the last rows of a topic that gets no more rows.
+works for a query with state whose driver is still alive, and for the last rows of a topic that gets no more rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Upkeep:
-    """The facts that a supervisor knows about the query that it keeps running.
+    """A supervisor's knowledge about the query that it keeps running.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ class Upkeep:
     drivers : Collection[str]
         Drivers in which the supervisor has run the query. The query does not run there now, even if the process is alive.
     single_driver : bool
-        True if nothing else starts the query. Then a former driver that can't be seen from here (in another container) counts
-        as dead.
+        True if nothing else starts the query. Then a previous driver that can't be seen from here (in another container)
+        counts as dead.
     shared : bool
         True if several queries share `given`, so that it may contain options of other sinks.
     """
@@ -86,7 +86,7 @@ class Recovery:
     batch : int or None
         The micro-batch after which the query continues, if it was rewound; otherwise None.
     deleted : Sequence[str]
-        The deleted temporary files of a first micro-batch. With these files, Spark would have refused to start a query.
+        The temporary files of a first micro-batch that were deleted, because Spark refuses to start a query beside them.
     """
 
     committed: bool = False
@@ -98,7 +98,7 @@ class Recovery:
 
     def __str__(self) -> str:
         if self.deleted:
-            return f"temporary files of a first start are deleted ({', '.join(self.deleted)})"
+            return f"temporary files of a failed first start were deleted ({', '.join(self.deleted)})"
         if self.batch is not None:
             return f"the query was rewound, and continues after micro-batch {self.batch}"
         return (
@@ -111,17 +111,18 @@ class Recovery:
 def recover(
     location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_back: bool = False, query_stopped: bool = False
 ) -> Recovery:
-    """End all unfinished transactions of a stopped query, so that it can be started, or stay stopped.
+    """Finish a dead query's transactions: commit its prepared rows, or rewind it.
 
-    If the process is killed in this function, call it again. After it, the next start loses no row and doubles no row.
+    Afterwards no transaction is open, whether you restart the query or not. The next start loses and duplicates no rows. If the
+    process is killed during the call, call `recover` again.
 
     Parameters
     ----------
     location : CheckpointLocation
     upkeep : Upkeep, optional
-        The facts that the supervisor knows. By default, it knows nothing.
+        The supervisor's knowledge about the query; none by default.
     go_back : bool
-        True to rewind the query, instead of committing its prepared micro-batches first.
+        True to rewind without first trying to commit the prepared micro-batches.
     query_stopped : bool
         True if the caller knows that the query does not run, even if its driver's process is alive or can't be seen.
 
@@ -130,7 +131,7 @@ def recover(
     QueryRunsError
         The query may be running.
     TwoPhaseCommitError
-        The recovery failed; the location can still be recovered.
+        The recovery failed. After the cause is fixed, call `recover` again.
     """
     upkeep = upkeep or Upkeep({})
     journal = location.journal()
@@ -155,7 +156,7 @@ def recover(
         with exclusive_access(location):
             delete_after(location, torn - 1)
         log.warning(
-            "%s: offsets/%d was damaged. It was deleted, because its micro-batch was not decided", location.path, torn
+            "%s: deleted the damaged file offsets/%d, because its micro-batch was not decided", location.path, torn
         )
     must_go_back = go_back or ledger.rewinding is not None or out_of_step(ledger, logs)
     if not must_go_back and _commit(location, run, given):
@@ -174,7 +175,7 @@ def _clean(location: CheckpointLocation, upkeep: Upkeep, query_stopped: bool) ->
         raise LocationError(
             "NO_JOURNAL",
             location=location.path,
-            reason=f"Spark has committed micro-batch {committed} there, so there should be one",
+            reason=f"Spark has committed micro-batch {committed} there, so a journal should exist",
         )
     return first_start.clean(location, upkeep.is_alive, query_stopped)
 
@@ -185,9 +186,9 @@ def _has_stopped(ledger: Ledger, run: RunRecord) -> bool:
 
 
 def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> bool:
-    """Claim a run, which fences other processes of the query; commit all prepared rows, sweep, and journal `stopped`.
+    """Start a run, which fences other processes of the query; commit all prepared rows, sweep, and journal `stopped`.
 
-    Return False if that is impossible, so that the query has to be rewound.
+    Return False if that is impossible, and the query has to be rewound.
     """
     try:
         _close(location, run, given)
@@ -213,7 +214,7 @@ def _close(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str
 def _go_back(
     location: CheckpointLocation, journal: Journal, run: RunRecord, given: Mapping[str, str], unseen_is_gone: bool
 ) -> int | None:
-    """Rewind the query to a point from which no row is written twice, or finish a rewind that was begun.
+    """Rewind the query to a point from which no row is written twice, or finish a rewind that was started.
 
     Return the micro-batch after which the query continues; None if there was nothing to rewind.
     """

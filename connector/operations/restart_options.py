@@ -15,7 +15,7 @@ __all__ = ["from_config"]
 TYPE: Final = "restart-strategy.type"
 
 LONGEST_DAYS = 10_000
-"""The longest accepted duration, in days. A longer one is a typing error, and ``sleep`` would fail with it."""
+"""The longest accepted duration, in days. A longer one is probably a mistake, and too long for ``sleep``."""
 
 _KINDS: Final[Mapping[str, Callable[..., RestartStrategy]]] = {
     "none": NoRestart,
@@ -52,10 +52,14 @@ def _number(text: str) -> float:
 
 
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
-    "fixed-delay.attempts": ("attempts", as_version, "Total number of restarts."),
+    "fixed-delay.attempts": ("attempts", as_version, "How many restarts are allowed in total."),
     "fixed-delay.delay": ("delay", _seconds, "Delay before each restart."),
-    "failure-rate.max-failures-per-interval": ("max_failures", as_version, "If more failures happen, the query ends."),
-    "failure-rate.failure-rate-interval": ("interval", _seconds, "Interval in which failures are counted."),
+    "failure-rate.max-failures-per-interval": (
+        "max_failures",
+        as_version,
+        "If an interval has more failures, the query ends.",
+    ),
+    "failure-rate.failure-rate-interval": ("interval", _seconds, "Length of this interval."),
     "failure-rate.delay": ("delay", _seconds, "Delay before each restart."),
     "exponential-delay.initial-backoff": ("initial", _seconds, "The first delay."),
     "exponential-delay.max-backoff": ("maximum", _seconds, "The longest delay."),
@@ -67,9 +71,13 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "exponential-delay.reset-backoff-threshold": (
         "reset_after",
         _seconds,
-        "If a run lasts this long, the next delay is the first one again.",
+        "If a run lasts this long, the next delay is initial-backoff again.",
     ),
-    "exponential-delay.jitter-factor": ("jitter", _number, "Largest random change of a delay, as a fraction of it."),
+    "exponential-delay.jitter-factor": (
+        "jitter",
+        _number,
+        "Largest random change of a delay, as a fraction of the delay.",
+    ),
 }
 """For each configuration key: the field of the strategy, the parser, and the description."""
 
@@ -89,12 +97,12 @@ _VARIABLES: Final = _table(_variable)
 
 
 def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
-    """Return the restart strategy that a configuration names with Flink's keys.
+    """Return the restart strategy that a configuration describes with Flink's keys.
 
     Parameters
     ----------
     config : Mapping[str, str], optional
-        By default, environment variables (``BARRIER_RESTART_STRATEGY_TYPE``, ...) are read. Keys of other settings are ignored.
+        By default, environment variables (``BARRIER_RESTART_STRATEGY_TYPE``, ...) are read. Other keys are ignored.
 
     Returns
     -------

@@ -27,7 +27,7 @@ class StopRequest:
         self._times += 1
 
     def request(self) -> None:
-        """Request a stop at a final checkpoint, as ``barrier stop`` does. A repeated request is not more urgent."""
+        """Request a stop at a final checkpoint, as ``barrier stop`` does. Repeated calls change nothing."""
         self._requested = True
 
     def asked(self) -> bool:
@@ -41,7 +41,7 @@ class StopRequest:
 
 @contextmanager
 def obeying_signals(wish: StopRequest) -> Iterator[Callable[[], None]]:
-    """Request a stop at each SIGTERM or SIGINT; a third signal ends the process. Does nothing outside the main thread.
+    """Request a stop when SIGTERM or SIGINT arrives; a third signal ends the process. Does nothing outside the main thread.
 
     Yields a function that installs the signal handlers again.
     """

@@ -1,7 +1,7 @@
 """Stop a running query gracefully: write the request into the journal, and watch the query until it has ended.
 
-A running query ends itself: its next micro-batch closes the final checkpoint, and the planning after it journals `stopped`.
-A query that gets no rows begins no micro-batch. Such a query is stopped without a final checkpoint, and
+A running query ends itself: its next micro-batch closes the final checkpoint, and the next planning journals `stopped`.
+A query that gets no rows starts no micro-batch. Such a query is stopped without a final checkpoint, and
 `connector.operations.recovery` commits its prepared rows.
 """
 
@@ -24,7 +24,7 @@ from transactional.ownership import may_stop, newest_run, rewinding
 __all__ = ["FinalCheckpoint", "Standing", "end_run", "request_stop", "standing"]
 
 QUIET_SECONDS = 2.0
-"""Seconds to wait for a new micro-batch. If none begins, the prepared rows are committed without one."""
+"""Seconds to wait for a new micro-batch. If none starts, the prepared rows are committed without one."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Standing:
     ----------
     ledger : Ledger
     batch : int
-        The newest micro-batch that Spark began; -1 if there is none.
+        The newest micro-batch that Spark has started; -1 if there is none.
     idle : bool
-        True if Spark has committed every micro-batch that it began. If the stop was requested before Spark's logs were read,
-        no task of an earlier planning is running, and every later planning obeys the request.
+        True if Spark has committed every micro-batch that it has started. If the stop was requested before Spark's logs were
+        read, this means that no task is running; the next planning obeys the request.
     """
 
     ledger: Ledger
@@ -78,7 +78,7 @@ class FinalCheckpoint:
     Attributes
     ----------
     safe : bool
-        True if, at the last call of `has_come`, no task of the query was running, and none will start.
+        True if the last call of `has_come` found that no task of the query is running, and none will start.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class FinalCheckpoint:
         self._look = look
         self._clock = clock
         self._quiet: tuple[int, Deadline] | None = (
-            None  # the micro-batch after which the query is idle, and when it has been idle for long enough
+            None  # the micro-batch after which the query is idle, and the time when it has been idle long enough
         )
 
     def has_come(self) -> bool:
-        """Ask the query to stop. Return True if the wait is over: it has ended, is idle, or belongs to another driver."""
+        """Ask the query to stop. Return True if the wait is over: the query has ended, is idle, or has another driver."""
         self.safe = False
         found = self._look(self._location)
         if found is None:  # the journal can't be read now
@@ -118,7 +118,7 @@ class FinalCheckpoint:
         return self._is_quiet(found) and (found.clean or self._can_be_ended(run))
 
     def _is_quiet(self, found: Standing) -> bool:
-        """Return whether the query is idle, and still after the same micro-batch as at the previous call."""
+        """Return whether the query is idle, and has started no micro-batch since the previous call."""
         same = found.idle and self._quiet is not None and self._quiet[0] == found.batch
         if not same:
             self._quiet = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None
@@ -135,7 +135,7 @@ class FinalCheckpoint:
 
 
 def request_stop(location: CheckpointLocation, driver: str | None = None) -> int | None:
-    """Ask the newest run to stop; return its token, or None if there is no run to stop. A second request changes nothing.
+    """Ask the newest run to stop. Return its token, or None if there is no run to stop. A second request changes nothing.
 
     A run that has failed is asked as well, because a supervisor that waits before a restart obeys the request. If `driver` is
     given, only a run of this driver is asked.
@@ -160,7 +160,10 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
 
 
 def end_run(location: CheckpointLocation) -> bool:
-    """Journal that the newest run has ended, without using its sink. Return False if it has ended already or can't end."""
+    """Journal that the newest run has ended, without using its sink.
+
+    Return False if the run has already ended, or if the journal contains an open transaction.
+    """
     journal = location.journal()
     run = journal.load().newest_run
     if run is None or run.ended:

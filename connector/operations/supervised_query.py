@@ -28,10 +28,10 @@ __all__ = ["StopRequest", "supervise"]
 log = logging.getLogger(__name__)
 
 TASKS_SECONDS = 30.0
-"""How many seconds to wait until tasks have ended. Spark kills a Python worker after 2 s."""
+"""Seconds to wait for running tasks to end. Spark kills a Python worker after 2 s."""
 
 STOPS_SECONDS = 60.0
-"""How many seconds to wait for `query.stop()` in a forced stop. It waits for a commit, in which a hook may hang."""
+"""Seconds to wait for `query.stop()` in a forced stop: Spark waits there for a commit, in which a hook may hang."""
 
 
 def supervise(
@@ -49,8 +49,8 @@ def supervise(
     `strategy` decides when a failed query is started again. If a restart can't help (wrong options, missing rights, a replay
     with other rows), the query is not restarted. If the failure requires a rewind, `supervise` rewinds the query first.
 
-    SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. A second signal,
-    or the end of `stop_timeout`, stops the query immediately; prepared rows are then committed.
+    SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. After a second
+    signal, or when `stop_timeout` is over, the query is stopped immediately, and then its prepared rows are committed.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def supervise(
     strategy : RestartStrategy, optional
         By default, it is read from environment variables (see docs/supervise.md).
     location : str, optional
-        The query's checkpoint location. By default, Spark reports it.
+        The query's checkpoint location. By default, Spark is asked for it after the first start.
     options : Mapping[str, str], optional
         Sink options that the journal does not keep (secrets). They are needed while the query does not run: for a rewind, for
         a forced stop, or for a stop between two runs. Also pass the options that are needed to open the checkpoint location:
@@ -67,7 +67,7 @@ def supervise(
     stop_timeout : float
         Seconds to wait for the final checkpoint after a stop was requested.
     single_driver : bool
-        True if nothing else starts this query. Then a former driver that can't be seen from here (in another container)
+        True if nothing else starts this query. Then a previous driver that can't be seen from here (in another container)
         counts as dead, and its unfinished transactions are ended.
     stop : StopRequest, optional
         An object with which another thread can request a stop. Signals work only if `supervise` runs in the main thread.
@@ -80,9 +80,9 @@ def supervise(
         The query's last error, if no restart can help or the strategy allows no more restarts. Errors of `start` are raised
         unchanged. If the JVM is gone, Py4J's error is raised: start the program again.
     FencedError
-        ``DRIVER_HOLDS_STATE``: a query with state can't go back while its driver is alive.
+        ``DRIVER_HOLDS_STATE``: a query with state can't be rewound while its driver is alive.
     TwoPhaseCommitError
-        A rewind, or the end of the query, failed.
+        A rewind failed, or the unfinished transactions could not be ended after a stop.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def supervise(
 
 
 class _Query:
-    """One supervised query: starts it, watches it, and stops it. A life is the time from one start to its end.
+    """Starts, watches and stops one supervised query. A life is the time from one start of the query to its end.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class _Query:
     def _halt(self, query: StreamingQuery, safe: bool) -> None:
         """Call ``query.stop()``, and wait until the query's tasks have ended."""
         if not safe:
-            log.warning("the query is stopped now, without a final checkpoint")
+            log.warning("stopping the query now, without a final checkpoint")
         stopping = threading.Thread(target=query.stop, daemon=True)
         stopping.start()
         stopping.join(STOPS_SECONDS)

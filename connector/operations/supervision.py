@@ -1,4 +1,4 @@
-"""The loop that restarts a query: after each failure, a rewind if needed, and a delay. After a stop, no transaction stays open.
+"""The loop that restarts a failed query. If needed, it rewinds the query first. After a stop, no transaction stays open.
 
 `supervise` runs this loop in the user's program. If systemd or Kubernetes restarts the whole program instead, it runs
 ``barrier recover`` before each start.
@@ -33,13 +33,13 @@ LOOK_SECONDS = 0.2
 """Seconds between two checks of the running query."""
 
 JOURNAL_SECONDS = 1.0
-"""Seconds between two reads of the journal, for stop requests from outside. A read lists one folder."""
+"""Seconds between two reads of the journal, to find requests of ``barrier stop``. Each read lists one folder."""
 
 SILENT_SECONDS = 60.0
 """Seconds between two warnings that the journal can't be read."""
 
 END_SECONDS = 10.0
-"""How many seconds to retry the final recovery if a store does not answer."""
+"""How many seconds to repeat the final recovery if a store does not answer."""
 
 AGAIN_SECONDS = 1.0
 """Seconds between two tries of the final recovery."""
@@ -59,7 +59,7 @@ class Supervision:
     say : Callable[[str], None]
         Called with each message for the user.
     single_driver : bool
-        As in `Upkeep`.
+        See `Upkeep`.
     wish, clock, chance
         The stop request, the clock, and a function that returns random numbers from 0 to 1.
     location : CheckpointLocation or None
@@ -87,7 +87,7 @@ class Supervision:
     def run(self, live: Callable[[], Failure | None]) -> Failure | None:
         """Call `live` until the query ends or is stopped; then end its open transactions, and return None.
 
-        If the query fails and may not be restarted, return its failure, and leave its transactions as they are.
+        If the query fails and must not be restarted, return its failure, and leave its transactions as they are.
         """
         failure: Failure | None = None
         while not self.wish.asked():
@@ -115,7 +115,7 @@ class Supervision:
                 self._since = self._seen
 
     def final_checkpoint(self, location: CheckpointLocation) -> FinalCheckpoint:
-        """Return a `FinalCheckpoint`, with which the running query is asked to stop."""
+        """Return a `FinalCheckpoint` that asks the running query to stop."""
         return FinalCheckpoint(location, self._upkeep, self._look, self.clock)
 
     def listen(self, now: bool = False) -> None:
@@ -124,7 +124,7 @@ class Supervision:
             self.wish.request()
 
     def _was_stopped(self, location: CheckpointLocation) -> bool:
-        """Return whether our run was asked to stop, or has stopped since the last life began. Older stops don't count."""
+        """Return whether our run was asked to stop, or has stopped since the newest life began. Earlier stops don't count."""
         found = self._look(location)
         if found is None or found.run is None:
             return False
@@ -148,7 +148,7 @@ class Supervision:
     # -- after a failure --------------------------------------------------------------------------------------------
 
     def _prepare_restart(self, failure: Failure) -> bool:
-        """Rewind the query if needed, and wait for the delay before the restart. Return False if it may not be restarted."""
+        """Rewind the query if needed, and wait for the delay before the restart. Return False if it must not be restarted."""
         delay = self._restarts.failed() if failure.remedy is not Remedy.NONE else None
         number = self._restarts.number
         if delay is None:
@@ -157,7 +157,7 @@ class Supervision:
                 if failure.remedy is Remedy.NONE
                 else "the restart strategy allows no more restarts"
             )
-            self.say(f"{why}, after {number} restarts: {failure.text}")
+            self.say(f"the query is not restarted: {why}, after {number} restarts: {failure.text}")
             return False
         self.say(f"restart {number} in {delay:.1f} s: {failure.text}")
         if self.location is not None:
@@ -185,7 +185,7 @@ class Supervision:
         except (TwoPhaseCommitError, OSError) as problem:
             if failure_of(problem).remedy is Remedy.NONE:
                 raise
-            self.say(f"the rewind failed, and the next restart tries it again: {problem}")
+            self.say(f"the rewind failed; the next restart tries it again: {problem}")
             return False
         if done:
             self.say(f"{location.path}: {done}")
@@ -198,7 +198,7 @@ class Supervision:
         location = self.location
         if location is None:
             if whole:
-                self.say("no query was planned: transactions of an earlier program may stay open until the next start")
+                self.say("no query was started: transactions of an earlier program may stay open until the next start")
             return
         deadline = Deadline(END_SECONDS, self.clock)
         again = Retrying(
@@ -211,11 +211,11 @@ class Supervision:
         try:
             again(self._end_one, location, whole)
         except Exception as problem:
-            self.say(f"the query at {location.path} could not be ended: {without_named_secrets(str(problem))}")
+            self.say(f"transactions of {location.path} could not be ended: {without_named_secrets(str(problem))}")
             raise
 
     def _end_one(self, location: CheckpointLocation, whole: bool) -> None:
-        """End the transactions that our driver, or a dead one, has left. If another driver owns the query, change nothing."""
+        """End the unfinished transactions of our driver or a dead one. If another driver owns the query, change nothing."""
         found = standing(location)
         run = found.run
         if run is None or found.stopped or (found.clean and not whole):
@@ -225,14 +225,14 @@ class Supervision:
         if found.ledger.moved or alive or (alive is None and (found.clean or ours)):
             owner = f"run {run.token} of another driver has taken over the query"
             why = "the query was moved to another location" if found.ledger.moved else owner
-            self.say(f"{location.path}: {why}; nothing is ended here")
+            self.say(f"{location.path}: {why}, so its transactions are not ended here")
             return
         try:
             recover(location, self._upkeep)
         except TwoPhaseCommitError as problem:
             if found.clean and end_run(location):
                 self.say(
-                    f"everything is committed, but open transactions of failed tasks were not searched for: {problem}"
+                    f"all rows are committed, but transactions that failed tasks left open were not aborted: {problem}"
                 )
                 return
             self.say(f"{location.path}: micro-batches {found.prepared} are prepared but not committed")
@@ -242,9 +242,10 @@ class Supervision:
 def record_restart(
     location: CheckpointLocation, by: str, number: int, delay: float, failure: Failure, rewound: bool
 ) -> None:
-    """Journal the reason why the query is restarted, unless the journal has no run yet.
+    """Write the reason for a restart to the journal, unless the journal has no run yet.
 
-    If the journal can't be written now, perhaps because of the same outage, only log a warning: the restart is not prevented.
+    If the journal can't be written now, perhaps because of the same outage, only log a warning, so that the restart goes
+    ahead.
     """
     fact = Restarted(
         by=by,

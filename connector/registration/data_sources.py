@@ -1,4 +1,4 @@
-"""Spark's data source classes of all formats: this package's formats, and the user's own sinks."""
+"""The data source classes of all formats, for Spark: this package's formats, and the user's own sinks."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def add_sinks(sinks: Iterable[SinkType]) -> None:
 
 
 def sink_of(source: type[DataSource] | None) -> SinkType | None:
-    """Return the sink class of a data source; None if it has no sink, like the source ``barrier-kafka``."""
+    """Return the sink class of a data source; None if the data source has no sink, like ``barrier-kafka``."""
     return source.sink_type() if source is not None and issubclass(source, HostedSinkDataSource) else None
 
 
 def travels(source: type[DataSource]) -> bool:
-    """Return whether the class is pickled to workers with the plan, because its sink is the user's own, and in no package."""
+    """Return whether Spark pickles the class into the plan, because its sink is the user's own and may be in no package."""
     return issubclass(source, HostedSinkDataSource) and source.sink is not None
 
 

@@ -10,8 +10,8 @@ __all__ = ["default_source"]
 def default_source(format_: str) -> type[DataSource]:
     """Return the data source class of one of our formats.
 
-    If it can't be imported, return a class that raises an error with the reason when a query uses it. This function itself
-    must never raise, because an error here would hide all Python data sources from Spark.
+    If it can't be imported, return a class that raises an error with the reason when a query uses it. This function must never
+    raise an error, because that would hide all Python data sources from Spark.
     """
     try:
         from connector.registration.data_sources import source_of
@@ -23,7 +23,7 @@ def default_source(format_: str) -> type[DataSource]:
 
 def _stand_in(format_: str, reason: str) -> type[DataSource]:
     class DefaultSource(DataSource):
-        """Stands in for a format that could not be imported: raises ImportError when it is used."""
+        """A placeholder for a format that could not be imported. It raises ImportError when a query uses it."""
 
         @classmethod
         def name(cls) -> str:
@@ -34,7 +34,7 @@ def _stand_in(format_: str, reason: str) -> type[DataSource]:
             super().__init__(options)
             raise ImportError(
                 f'The format "{format_}" is installed but cannot be imported ({reason}). '
-                "Check that the Python of Spark's workers (PYSPARK_PYTHON) has all packages that barrier-kafka needs. To try, "
+                "Maybe the Python of Spark's workers (PYSPARK_PYTHON) lacks packages that barrier-kafka needs. To check, "
                 f"run there: python -c \"from connector.registration.data_sources import source_of; source_of('{format_}')\""
             )
 

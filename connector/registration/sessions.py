@@ -27,7 +27,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     """See `connector.register`."""
     add_sinks(sinks)
     internals.be_active(spark)
-    for each in known_sources().values():  # replace those that Spark knows: they may be another package's
+    for each in known_sources().values():  # replace the formats that Spark knows: they may be another package's
         # If a format that Spark finds by itself is registered, Spark warns about it, again in each query.
         if travels(each) or not internals.finds_class(spark, each):
             spark.dataSource.register(each)
@@ -36,7 +36,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
 
 
 def _warn_of_workers(program: str | None) -> None:
-    """Warn if Spark's workers run another Python than this program, and our packages are not installed there."""
+    """Warn if Spark's workers run a different Python than this program, and our packages are not installed in it."""
     found = None if program is None else shutil.which(program)
     if found is None or os.path.abspath(found) == sys.executable:
         return
@@ -60,5 +60,5 @@ def register_lost(spark: SparkSession | None) -> None:
         return
     for name, each in known_sources().items():
         if internals.knows_format(spark, name) is False:
-            log.warning("Spark did not find the format %s, so it is now registered in this session", name)
+            log.warning("Spark did not find the format %s; it is now registered in this session", name)
             spark.dataSource.register(each)

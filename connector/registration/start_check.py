@@ -1,4 +1,4 @@
-"""Make ``start()`` itself report mistakes at the sink.
+"""Make ``start()`` report a sink's mistakes: wrong options, columns, rights, ...
 
 Spark 4.2.0 calls a Python sink for the first time when it plans the first micro-batch. By then, ``start()`` has returned, and
 ``offsets/0`` is written, so a changed ``startingOffsets`` has no effect any more. The error also contains the JVM's stack
@@ -44,10 +44,10 @@ SLOW: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.compression.codec": "none",
     "spark.python.worker.reuse": "true",
 }
-"""Session settings, with Spark's default. With another value, every query that uses Spark's Python API is slow."""
+"""Session settings and Spark's defaults. With a different value, every query that uses Spark's Python API is slow."""
 
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
-"""Error conditions that are ignored here, because Spark's workers may run another Python than the user's program."""
+"""Error conditions that are ignored here, because Spark's workers may run a different Python than the user's program."""
 
 NO_LOCATION: Final = frozenset({"LOCATION_NOT_A_FOLDER", "LOCATION_NOT_OURS"})
 """Error conditions of a location that Spark could not create, or could not write into."""
@@ -91,7 +91,7 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
         log.info("the sink can't be checked before Spark starts the query: %s", problem)
     except Exception:  # the planning of the first micro-batch checks again, in the Python that will write
         log.warning(
-            "the sink can't be checked before Spark starts the query; a mistake appears in the first micro-batch",
+            "the sink can't be checked before Spark starts the query; the first micro-batch reports mistakes, if any",
             exc_info=True,
         )
     return None
@@ -142,7 +142,7 @@ def _warn_of_slow_settings(session: SparkSession) -> None:
 
 
 def _check_first(session: SparkSession, host: HostedSink) -> None:
-    """Check the settings that only a first start can choose, and record the driver that starts the location's first query."""
+    """Check the settings that only a first start can choose, and record which driver starts the location's first query."""
     version = internals.setting(session, OFFSET_LOG_VERSION)
     if version not in (None, "1"):  # later starts keep the location's version
         raise OptionError(
@@ -162,7 +162,7 @@ def _position(host: HostedSink) -> str:
     try:
         return str(host.position())
     except TwoPhaseCommitError as problem:
-        log.info("the journal can't be read before Spark starts the query, so it is not checked: %s", problem)
+        log.info("the journal can't be read now, so other drivers that start the query are not detected: %s", problem)
         return ""
 
 

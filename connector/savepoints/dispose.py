@@ -10,7 +10,7 @@ __all__ = ["delete_leftovers", "dispose"]
 def dispose(savepoint: Savepoint) -> None:
     """Delete a savepoint, and the leftovers of killed commands in its folder. Other files in the folder stay.
 
-    The manifest is deleted first: from then on, the folder does not count as a savepoint any more.
+    The manifest is deleted first: from then on, the folder is not a savepoint any more.
     """
     files = savepoint.folder.files
     files.delete([MANIFEST])
@@ -20,7 +20,7 @@ def dispose(savepoint: Savepoint) -> None:
 
 
 def delete_leftovers(path: str) -> bool:
-    """Delete the leftovers of killed commands in a folder that is no savepoint; return whether there were any."""
+    """Delete the leftovers of killed commands in a folder that is not a savepoint; return whether there were any."""
     folder = folder_of(path)
     try:
         names = folder.files.names("")

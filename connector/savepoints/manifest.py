@@ -2,12 +2,12 @@
 
 The folder of a savepoint contains::
 
-    savepoint.json          the manifest: the savepoint's facts, and the size and hash of every file
+    savepoint.json          the manifest: query, checkpoint, ..., and the size and hash of every file
     <id>/journal.json       the journal as of the checkpoint: nothing is prepared or unsettled
     <id>/checkpoint/        Spark's files of the checkpoint
 
 ``savepoint.json`` is created last, with an exclusive create. A folder without it is not a savepoint. If `take` is killed, its
-files stay in the folder. They lie beside the files of the next `take` until the savepoint is disposed of. The files of a
+files stay in the folder. The next `take` into the folder leaves them there, until the savepoint is disposed of. The files of a
 savepoint never change.
 """
 
@@ -45,17 +45,17 @@ __all__ = [
 ]
 
 FORMAT: Final = 2
-"""The format that is written. Format 1 can be read as well: its files are in the folder itself, not in ``<id>``."""
+"""The format that is written. Format 1 can be read as well: its files are directly in the folder, not in ``<id>``."""
 
 MANIFEST: Final = "savepoint.json"
 JOURNAL: Final = "journal.json"
 CHECKPOINT: Final = "checkpoint"
 
 AT_ONCE: Final = 16
-"""How many files are copied in parallel: a request to an object store takes tens of milliseconds."""
+"""How many files are copied in parallel, because each request to an object store takes tens of milliseconds."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-"""The beginning of a URL. A name with only a colon (``orders-12:30``) is a folder's name."""
+"""The beginning of a URL. Text with a colon, but no slash after it (``orders-12:30``), is a folder's name."""
 
 _LEFTOVER = re.compile(r"[0-9a-f]{32}")
 
@@ -107,11 +107,11 @@ class Savepoint:
     folder : CheckpointLocation
         The savepoint's folder, on any store.
     id : str
-        The savepoint's random id. The folder of its files has this name.
+        The savepoint's random id, which is also the name of the folder with its files.
     query : str
         Spark's id of the query.
     location : str
-        The checkpoint location from which it was taken.
+        The checkpoint location from which the savepoint was taken.
     checkpoint : int
         The id of the saved checkpoint.
     batch : int
@@ -119,7 +119,7 @@ class Savepoint:
     time : int
         When the savepoint was taken, in milliseconds since the epoch.
     prefix, sink : str
-        The prefix and the sink of the query's newest run.
+        The transactional-id prefix and the sink of the query's newest run.
     position : int
         The number of the newest journal entry when the savepoint was taken.
     partitions : int or None
@@ -127,7 +127,7 @@ class Savepoint:
     stateful : bool
         True if the savepoint contains state.
     files : Sequence[SavedFile]
-        All files except ``savepoint.json`` itself.
+        All files except ``savepoint.json``.
     """
 
     folder: CheckpointLocation = field(compare=False)
@@ -200,7 +200,7 @@ def folder_of(text: str) -> CheckpointLocation:
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether a name in a savepoint's folder is a data folder of `take`: the savepoint's own, or a killed take's."""
+    """Return whether a name is that of a data folder: the savepoint's own folder, or one that a killed `take` left."""
     return _LEFTOVER.fullmatch(name) is not None
 
 
@@ -272,7 +272,7 @@ def write(
 ) -> Savepoint | None:
     """Finish a savepoint whose files are copied: write its journal, then its manifest.
 
-    Return None if another process has created a manifest in the folder.
+    Return None if another process has already created a manifest in the folder.
     """
     now, run = int(clock.now() * 1000), ledger.newest_run
     _, data = snapshot_file(ledger, clock)

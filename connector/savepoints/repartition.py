@@ -1,8 +1,8 @@
 """Repartition a checkpoint's state with Spark's own function (Spark 4.2), in a small session in this process.
 
 The repartition adds a micro-batch to a stopped query's location, but no sink gets that micro-batch.
-`connector.location.offset_log.repartitions_before` recognizes it. Recovery accepts it, even if another program has run the
-repartition.
+`connector.location.offset_log.repartitions_before` recognizes such a micro-batch, so recovery accepts it, even if another
+program has run the repartition.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""Settings of the session that this module creates only for the repartition."""
+"""Settings of the small session."""
 
 
 def repartition(location: CheckpointLocation, partitions: int, session: SparkSession | None = None) -> int:
-    """Repartition a stopped query's state. Return the micro-batch that Spark has added.
+    """Repartition a stopped query's state. Return the number of the micro-batch that Spark has added.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
     partitions : int
         The new number of partitions.
     session : SparkSession, optional
-        By default, a session is created, and stopped at the end.
+        The session to use. By default, a new session is created, and stopped at the end.
 
     Raises
     ------

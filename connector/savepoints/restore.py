@@ -3,7 +3,7 @@
 N1 read both journals; refuse requests that are impossible
 N2 write `restoring`, the first entry of the new journal: from here on the location is closed
 N3 copy Spark's files (if a repartition of the state is requested, Spark does it in a scratch folder first)
-N4 for a claim: write `moved` into the origin's journal; only this step changes the query's location
+N4 for a claim: write `moved` into the origin's journal; this step moves the query to the new location
 N5 write `opened` into the new journal
 
 If a restore was killed at any point, run the same command again to finish it: it reads both journals, and every step can be
@@ -53,7 +53,7 @@ class Restore:
     saved : str
         The savepoint's folder.
     location : CheckpointLocation
-        The new location. It must be empty, or contain the same restore, which was interrupted.
+        The new location. It must be empty, or contain an interrupted run of the same restore.
     claim : bool
         True if the query itself continues at the new location. False if the new location is a copy with its own identity.
     force : bool
@@ -64,16 +64,16 @@ class Restore:
     Attributes
     ----------
     savepoint : Savepoint or None
-        None if the savepoint can't be read, but is not needed any more.
+        The savepoint; None if it can't be read and is not needed any more.
     is_open : bool
         True if the restore was finished before, so that nothing is left to do.
     lost : LocationError or None
         The reason why it is unknown which rows were committed after the savepoint; None if this is known. With `force`, the
-        restore continues in spite of it.
+        restore continues anyway.
     repartitioned : int or None
-        The micro-batch that Spark's repartition has added.
+        The micro-batch that Spark's repartition has added; None if there was no repartition.
     is_begun : bool
-        True if the location is closed because a restore was begun there and is not finished.
+        True if the location is closed because a restore was started there and is not finished.
 
     Raises
     ------
@@ -81,7 +81,7 @@ class Restore:
         ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``NO_STATE``. For a claim, also
         ``ORIGIN_UNREACHABLE``, ``ORIGIN_NOT_AT_SAVEPOINT``.
     FencedError
-        ``LOCATION_MOVED_ON``: the query of the origin, or of the new location, was moved to another location.
+        ``LOCATION_MOVED_ON``: the query at the origin, or at the new location, was moved to a different location.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Restore:
 
     @property
     def is_begun(self) -> bool:
-        """Return whether a restore was begun at the location and is not finished."""
+        """Return whether a restore was started at the location and is not finished."""
         return self._journal.ledger.restoring is not None
 
     # -- N1 -----------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Restore:
             raise self._not_empty("it is a file") from None
 
     def _read(self, saved: str) -> Savepoint | None:
-        """Return the savepoint; None if it can't be read, and the claim has done N4, so that it is not needed."""
+        """Return the savepoint; None if it can't be read and is not needed, because this claim has already done N4."""
         try:
             return read(saved)
         except LocationError:
@@ -145,7 +145,7 @@ class Restore:
             raise
 
     def _is_moved(self) -> bool:
-        """Return whether N4 of this restore is done, so that only N5 remains."""
+        """Return whether this restore has already done N4, so that only N5 remains."""
         begun = self._journal.ledger.restoring
         if begun is None or begun.forced or not begun.claim or self._origin is None:
             return False
@@ -219,7 +219,7 @@ class Restore:
             raise self.lost
 
     def _is_claimed(self) -> bool:
-        """Return whether `moved` in the origin belongs to the claim here: the same command may run in another process."""
+        """Return whether this claim wrote `moved` into the origin, perhaps from another process with the same command."""
         ledger = self._journal.load()
         begun = ledger.restoring
         return ledger.restored is not None or (begun is not None and not begun.forced)
@@ -230,7 +230,7 @@ class Restore:
     # -- N2 to N5 -----------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Do the remaining steps; return Spark's id of the query at the new location."""
+        """Do the remaining steps, and return Spark's id of the query at the new location."""
         savepoint = self.savepoint
         if savepoint is not None and not self._moved:
             # N2: write "restoring", the first entry of the new journal. No query may start there.
@@ -327,7 +327,7 @@ class Restore:
 
     @staticmethod
     def _put_named(data: bytes, name: str, target: CheckpointLocation) -> None:
-        """Write a file. In a metadata file, replace the location: ``transformWithState`` keeps full paths of schema files."""
+        """Write a file. In metadata, replace the old location: ``transformWithState`` stores full paths of schema files."""
         if "_metadata" in name.split("/"):
             named = b'"' + json.dumps(target.as_hadoop(), ensure_ascii=False)[1:-1].encode()
             data = _SCHEMA_FILE.sub(lambda found: named + b"/state/" + found[1] + b"/_stateSchema/", data)
@@ -364,7 +364,9 @@ class Restore:
             return entries.Opened(position=begins_far_above(saved.position, int(SystemClock().now() * 1000)))
         origin = CheckpointLocation(begun.origin).journal().load()
         if origin.moved is None:
-            raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{begun.origin} was opened again after N4 had closed it")
+            raise ProtocolError(
+                "PROTOCOL_VIOLATED", reason=f"{begun.origin} was opened again after this restore had closed it"
+            )
         return entries.Opened(position=begins_at(origin.moved.entry, saved), origin=origin.store_record())
 
 

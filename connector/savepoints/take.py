@@ -1,4 +1,4 @@
-"""Take a savepoint: copy a query's newest completed checkpoint from outside, whether the query runs or not.
+"""Take a savepoint: copy the newest completed checkpoint of a query, running or stopped, from outside.
 
 S1 load the journal; it must belong to a streaming query at this location, and have a completed checkpoint
 S2 if something is prepared and the query may run: journal `request`, and wait for the checkpoint that this request closes
@@ -53,7 +53,7 @@ from transactional.restore import cut
 __all__ = ["TIMEOUT", "free_folder", "take"]
 
 TIMEOUT: Final = 60.0
-"""Seconds to wait for a checkpoint. Micro-batches are shorter than that, and a query without rows closes no checkpoint."""
+"""Seconds to wait for a checkpoint: longer than most micro-batches. A query that gets no rows closes no checkpoint."""
 
 ATTEMPTS: Final = 5
 """How many times to try the copy. Another try is needed only if a file was replaced or deleted during the copy."""
@@ -71,7 +71,7 @@ LOOK_EVERY: Final = 0.2
 def take(
     location: str, target: str, *, timeout: float = TIMEOUT, newest: bool = False, clock: Clock | None = None
 ) -> Savepoint:
-    """Take a savepoint of a query's newest completed checkpoint. Needs no JVM. The query may be running.
+    """Take a savepoint of a query's newest completed checkpoint. The query may be running. No JVM is needed.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
 
 
 def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, clock: Clock) -> None:
-    """Wait until all prepared rows are in a completed checkpoint, if a query may be running that can close one (S2)."""
+    """Wait until a completed checkpoint contains all prepared rows (S2). If the query is stopped, do not wait."""
     ledger = journal.ledger
     prepared = [record.batch for record in ledger.undecided() if record.parts]
     decided = [batch for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
@@ -213,7 +213,7 @@ def _copy(
     identifier: str,
     clock: Clock,
 ) -> Savepoint | str:
-    """Do S4 to S6. Return the savepoint, or the reason why there is none: `CHANGED` or `TAKEN`."""
+    """Do S4 to S6. Return the savepoint or, if there is none, the reason: `CHANGED` or `TAKEN`."""
     batch = max(chosen.batches)
     marks: dict[str, str | None] = {}
 
@@ -250,7 +250,7 @@ def _copy(
 
 
 def _is_kept(place: CheckpointLocation, journal: Journal, chosen: CheckpointRecord) -> bool:
-    """Return False if Spark has purged files of the chosen checkpoint in the meantime, because the query has a newer one."""
+    """Return False if the query has completed a newer checkpoint, and Spark has purged files of the chosen one."""
     try:
         check_can_go_back(place, max(chosen.batches))
     except RewindTooFarError:

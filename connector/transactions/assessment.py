@@ -1,4 +1,4 @@
-"""Assess an open transaction: to which query it belongs, what will happen to it, and what the user can do. Pure functions."""
+"""Assess an open transaction: which query owns it, what will happen to it, and what the user can do. Pure functions."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Assessment:
     transaction : OpenOnBrokers
     verdict : Verdict
     reason : str
-        Sentences with the evidence for the verdict. They are the same for all transactions of a checkpoint.
+        Sentences with the evidence for the verdict. All transactions of a checkpoint have the same sentences.
     advice : str
         Sentences that say what the user can do.
     command : str
-        The shell command that is safe; empty if there is none.
+        The shell command that ends the transaction safely; empty if there is none.
     owner : Owner, optional
         The query to which the transaction belongs; None if it is unknown.
     claim : Claim, optional
@@ -114,7 +114,7 @@ def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None, servers
         return Assessment(transaction, Verdict.WRITING, reason, *way, owner)
     if owner.is_done:
         way = (
-            "A task that outlived the query left it open. The query's next start, its timeout, or this command aborts it:",
+            "A task that outlived the query left it open. It is aborted by its timeout, the next start, or this command:",
             _abort(transaction, servers, owner.location),
         )
     return Assessment(transaction, Verdict.LINGERING, reason, *way, owner)
@@ -127,7 +127,7 @@ def _runs(owner: Owner) -> str:
 
 
 def _way(owner: Owner) -> tuple[str, str]:
-    """Return the advice for a transaction that belongs to a query, and the safe command."""
+    """Return the advice for a transaction that belongs to a query, and the command that ends the transaction safely."""
     if owner.is_batch:
         return (
             "Repeat the df.write with the same txnAppId and txnVersion: this ends the transactions of the failed write.",
@@ -143,7 +143,7 @@ def _way(owner: Owner) -> tuple[str, str]:
         return f"{first}; or end the process, and then run `{stop}`.", ""
     if owner.alive is None:
         return (
-            "Start the query, which ends the transaction. Or, only if you know that its driver is dead:",
+            "Start the query, which ends the transaction. Or, only if you know that the query's driver is dead:",
             f"{stop} --query-stopped",
         )
     return (
@@ -165,9 +165,9 @@ def _stranger(transaction: OpenOnBrokers, servers: str) -> Assessment:
         transaction,
         Verdict.STRANGER,
         reason,
-        "Only the program that wrote it knows whether it is complete. Its timeout ends it. If the program commits at its next "
-        "start, as Flink's sinks do, start the program. If the program will never run again, abort the transaction: this "
-        "fences its producer, and its rows never become visible.",
+        "Only the program that wrote it knows whether it is complete. Without action, it is aborted after its timeout. If the "
+        "program commits at its next start, as Flink's sinks do, start the program. If the program will never run again, abort "
+        "the transaction: this fences its producer, and its rows never become visible.",
         _abort(transaction, servers),
     )
 
@@ -178,8 +178,9 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         return Assessment(
             transaction,
             Verdict.UNKNOWN,
-            f"It is open in {where}. No coordinator knows its producer any more, or this user may not DESCRIBE its id.",
-            "Ask again as a user who may DESCRIBE all ids, and name the locations of all queries that write there.",
+            f"It is open in {where}. No coordinator knows its producer any more, or this user is not allowed to DESCRIBE its "
+            "id.",
+            "Ask again as a user who is allowed to DESCRIBE all ids, and name the locations of all queries that write there.",
         )
     how = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(transaction.state)
     said = (
@@ -192,7 +193,7 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         journal = f"In the journal of {owner.location}, it is {_word(claim)}. {_runs(owner)}"
         advice, command = _way(owner)
         if owner.is_done:
-            advice, command = "Start the query: it writes the marker, and nothing else ends the transaction.", ""
+            advice, command = "Start the query, which writes the marker. Nothing else ends the transaction.", ""
         return Assessment(transaction, Verdict.HANGING, f"{reason} {journal}", advice, command, owner, claim)
     return Assessment(
         transaction,

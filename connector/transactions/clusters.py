@@ -1,4 +1,4 @@
-"""The clusters that a command asks about transactions, and the queries whose journals it reads."""
+"""The clusters that a command asks about transactions, and the queries whose journals the command reads."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Cluster:
 
     @property
     def config(self) -> ClientConfig:
-        """The configuration of the clients of this cluster."""
+        """The configuration of this cluster's clients."""
         return self.admin.config
 
     def look(self, topics: Sequence[str] = (), only: bool = False) -> tuple[ClusterView, list[Assessment]]:
-        """Ask the brokers for open transactions, and assess each; see `on_brokers.look`.
+        """Ask the brokers for open transactions (see `on_brokers.look`), and assess each.
 
         Parameters
         ----------
@@ -52,7 +52,7 @@ class Cluster:
 
 
 def configs_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> list[ClientConfig]:
-    """Return the client configuration for the brokers at `servers`; if that is None, those of the queries' sinks, each once."""
+    """Return the client configuration for `servers`; if `servers` is None, the configurations of all sinks, without repeats."""
     from connector.kafka.sink.write_options import parse_write_options
 
     if servers is not None:
@@ -69,7 +69,7 @@ def of_cluster(admin: KafkaAdmin, owners: Sequence[Owner]) -> Cluster:
 
 @contextmanager
 def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> Iterator[list[Cluster]]:
-    """Connect to the brokers at `servers` or, if that is None, to those of the queries' sinks. Yield each cluster once."""
+    """Connect to `servers` or, if that is None, to the brokers of the queries' sinks. Yield the clusters, each once."""
     with ExitStack() as opened:
         admins: dict[str, KafkaAdmin] = {}
         for config in configs_of(owners, servers, given):

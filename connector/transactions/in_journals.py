@@ -1,4 +1,4 @@
-"""Find transactions in the journals of queries: to which query each belongs, and whether it is decided."""
+"""Find transactions in the journals of queries: which query owns each transaction, and whether it is decided."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Claim:
     Parameters
     ----------
     batch, partition : int
-        The micro-batch, and the partition id of the task, that wrote the transaction.
+        The micro-batch that wrote the transaction, and the partition id of its task.
     rows : int
-        The number of its rows.
+        The number of the transaction's rows.
     checkpoint : int or None
         The checkpoint that has decided the transaction; None while it is only prepared.
     verdict : str or None
@@ -54,13 +54,14 @@ class Owner:
     location : str
         The checkpoint location.
     prefixes : frozenset[str]
-        The prefixes of all runs that the journal knows. If the location is a copy, without the prefixes of the original.
+        The transactional-id prefixes of all runs in the journal. If the location is a copy, the original's prefixes are left
+        out.
     cluster : str
         The id of the cluster to which the newest run writes; empty if the journal does not know it.
     is_batch : bool
         True for batch writes (``df.write``), False for a streaming query.
     is_open : bool
-        True if something is prepared, or decided but not settled.
+        True if the journal has rows that are prepared, or decided but not settled.
     run : int
         The token of the newest run.
     ended : str or None
@@ -68,13 +69,13 @@ class Owner:
     process : Mapping[str, Any]
         The process of the newest run's driver.
     alive : bool or None
-        True if this process is running; None if that can't be seen from here.
+        True if this process is running, False if it has ended; None if that can't be seen from here.
     sink : KafkaSink or None
         The Kafka sink, built from the journal's record; None if the sink writes to another store.
     claims : Mapping[Key, Claim]
         The journal's record of each transaction.
     written : frozenset[Partition]
-        The partitions into which the journal's transactions have written.
+        The partitions to which the transactions in the journal have written.
     """
 
     location: str
@@ -97,12 +98,12 @@ class Owner:
 
     @property
     def is_done(self) -> bool:
-        """True if the query was stopped, and its journal knows no open transaction."""
+        """True if the query was stopped, and its journal contains no open transaction."""
         return self.ended == EntryKind.STOPPED and not self.is_open
 
 
 def owners_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, str]) -> list[Owner]:
-    """Return the owner of a journal's transactions. For ``2pc-multi``, return one owner for each of its Kafka sinks."""
+    """Return the owner of a journal's transactions; for ``2pc-multi``, one owner for each Kafka sink that it combines."""
     from connector.kafka.sink.kafka_sink import KafkaSink
     from connector.multi.sink import MultiSink
 

@@ -32,9 +32,9 @@ class OpenOnBrokers:
         When the transaction began by the coordinator's clock, in milliseconds since the epoch, and its timeout in
         milliseconds; 0 if unknown.
     partitions : tuple[Partition, ...]
-        The partitions into which it has written, as far as the coordinator knows.
+        The partitions to which the transaction has written, as far as the coordinator knows.
     opened : Mapping[Partition, OpenTransaction]
-        The partitions in which it is open, among the examined ones.
+        The examined partitions in which the transaction is open.
     """
 
     name: str
@@ -53,7 +53,7 @@ class OpenOnBrokers:
 
     @property
     def ends_ms(self) -> int | None:
-        """The time when the coordinator aborts it, in milliseconds since the epoch; None if unknown or already ending."""
+        """When the coordinator will abort it, in milliseconds since the epoch; None if unknown or if it is already ending."""
         return self.started_ms + self.timeout_ms if self.state == "Ongoing" and self.started_ms > 0 else None
 
     @property
@@ -112,7 +112,7 @@ class ClusterView:
 
 
 def look(admin: KafkaAdmin, topics: Collection[str] = (), also_written: bool = True) -> ClusterView:
-    """Ask every broker for its open transactions, and the leaders of partitions for transactions that are open there.
+    """Ask every broker for its open transactions, and partition leaders for the transactions open in their partitions.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def look(admin: KafkaAdmin, topics: Collection[str] = (), also_written: bool = T
     topics : Collection[str]
         Topics whose partitions are examined.
     also_written : bool
-        True to examine also the topics to which the open transactions have written.
+        True to also examine the topics to which the open transactions have written.
     """
     busy = _busy(admin)
     written = {partition.topic for each in busy.values() for partition in each.partitions} if also_written else set()
@@ -178,7 +178,7 @@ class _Places:
         self.denied: list[str] = []
 
     def take(self, topic: str) -> bool:
-        """Examine the partitions of a topic. Return False if the topic does not exist, or this user has no right to it."""
+        """Examine the partitions of a topic. Return False if it does not exist, or this user has no right to examine it."""
         try:
             info = self._admin.topics([topic], ()).get(topic)
             if info is None:

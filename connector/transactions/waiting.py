@@ -23,8 +23,8 @@ ALL_SECONDS: Final = 20.0
 def waiting_groups(config: ClientConfig, held: Sequence[HeldPartition]) -> Mapping[Partition, list[str]]:
     """Return, for each partition, the consumer groups whose committed offset is the partition's last stable offset.
 
-    After 20 seconds, no further groups are asked. A reader that commits no offsets is not found (Spark and Flink keep their own
-    offsets). A group that has committed this offset by chance is included.
+    After 20 seconds, the remaining groups are skipped. A reader that commits no offsets is not found (Spark and Flink keep
+    their own offsets). A group that has committed this offset by chance is included.
     """
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 

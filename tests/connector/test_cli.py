@@ -81,7 +81,7 @@ def test_a_location_without_spark_logs_starts_again_and_says_what_is_doubled(
     assert ledger(location).accounted == -1
     said = capsys.readouterr().out
     assert "Micro-batches 0 to 1" in said
-    assert "DOUBLED" in said
+    assert "DUPLICATED" in said
     assert "If the store is an older copy, rows that were committed after the copy are LOST" in said
 
 

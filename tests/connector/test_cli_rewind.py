@@ -158,7 +158,7 @@ def test_offsets_that_a_driver_has_replaced_late_are_put_back_and_nothing_is_emi
     with pytest.raises(RewindRequiredError, match="OFFSETS_REPLACED"):
         check_sources(place.ledger(), spark_view(CheckpointLocation(str(place)), min(replaced + 1, 3)))
     _, _, said = answer(capsys, "restore", "--as-is", str(place), "--claim")
-    assert ("are LOST, or DOUBLED" in said) is (replaced == 2)
+    assert ("are LOST, or DUPLICATED" in said) is (replaced == 2)
     status, document, _ = answer(capsys, "recover", str(place))
     assert (status, document["status"], document["batch"]) == (0, "done", 2)
     assert place.spark("offsets") == [0, 1, 2]

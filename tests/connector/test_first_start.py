@@ -74,7 +74,7 @@ def test_a_single_driver_that_cant_be_seen_is_gone(tmp_path: Path) -> None:
 def test_the_command_deletes_them_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first_start(tmp_path, dead_process())
     found = answer(capsys, "recover", str(tmp_path))
-    assert "temporary files of a first start are deleted" in str(found)
+    assert "temporary files of a failed first start were deleted" in str(found)
 
 
 def test_the_leftovers_of_a_later_micro_batch_stay(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_stop_before_the_first_planning_says_that_it_knows_of_no_query(place: 
     kept = KeptUp(place, FixedDelay(9, 0), fails(99))
     kept.loop.wish.ask()
     assert kept.run() is None
-    assert (kept.lives, kept.said[-1][:20]) == (0, "no query was planned")
+    assert (kept.lives, kept.said[-1][:20]) == (0, "no query was started")
 
 
 # -- `barrier stop` between two lives ---------------------------------------------------------------------------------
