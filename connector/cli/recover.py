@@ -25,7 +25,7 @@ def recover_query(
     first_start: Annotated[
         bool,
         typer.Option(
-            "--first-start", help="Accept that LOCATION does not exist, because the query may never have started."
+            "--first-start", help="If LOCATION does not exist, do nothing: the query may never have started."
         ),
     ] = False,
 ) -> None:

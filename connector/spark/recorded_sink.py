@@ -1,4 +1,4 @@
-"""The sink of a run as the journal has recorded it, built without Spark."""
+"""Builds the sink of a run from the journal's record, without Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def recorded_host(
 
 
 def without_classes(kind: Any) -> Any:
-    """Return a type's JSON with SQL types in place of user-defined types, because PySpark would import the classes of those."""
+    """Return a type's JSON with SQL types in place of user-defined types, because PySpark would import the latter's classes."""
     if isinstance(kind, list):
         return [without_classes(each) for each in kind]
     if not isinstance(kind, dict):
@@ -105,7 +105,7 @@ def _of_one_sink(key: str, value: str) -> bool:
 def missing_secrets(run: RunRecord, given: Mapping[str, str]) -> list[str]:
     """Return the keys of the secret options that the run's sink had, and that `given` lacks.
 
-    The journal of an earlier release may contain an option that counts as a secret now. Its recorded value is not used either.
+    The journal of an earlier release may contain the value of an option that now counts as a secret. That value is not used.
     """
     known = {key.lower() for key in given}
     shown = (key.lower() for key, value in run.setup.get("options", {}).items() if is_secret(key, value))
