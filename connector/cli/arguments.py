@@ -110,7 +110,7 @@ def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, s
 
 
 def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
-    """Parse lines of the form ``KEY=VALUE``. If a line is wrong, raise an error with `where`, but without the line."""
+    """Parse lines of the form ``KEY=VALUE``. Errors do not quote a line, because it may be a secret."""
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         key, equals, value = line.partition("=")

@@ -78,9 +78,10 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """To see the current state of a query: show its newest checkpoint (or the one with this ID), driver and open transactions.
+    """To see the current state of a query: show its newest checkpoint, its driver and its open transactions.
 
-    The command also shows whether a rewind is in progress. It works while the query runs.
+    If you pass an ID, the command shows that checkpoint instead of the newest. The command also shows whether a rewind is in
+    progress. It works while the query runs.
     """
     place, journal = open_journal(location, "no sink of barrier-kafka has run there")
     chosen = _choose(journal.ledger, identifier)

@@ -1,4 +1,4 @@
-"""``barrier inject`` writes marks into a barrier topic; ``barrier offsets`` prints the newest mark for batch jobs."""
+"""``barrier inject`` writes marks into a barrier topic; ``barrier offsets`` prints the newest mark's offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions with which commands open a checkpoint location and its journal."""
+"""Functions of commands that open a checkpoint location and its journal."""
 
 from __future__ import annotations
 

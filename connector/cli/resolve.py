@@ -38,7 +38,7 @@ CONSEQUENCES = {
 }
 
 Key = tuple[int | None, str]
-"""The id of the checkpoint that decided a part, or None; and the part: ``BATCH/PARTITION`` or ``BATCH/PARTITION/SINK``."""
+"""The key of a part: the id of its checkpoint, or None; and ``BATCH/PARTITION`` or ``BATCH/PARTITION/SINK``."""
 
 
 def resolve(

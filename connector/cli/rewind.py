@@ -187,7 +187,7 @@ def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, An
 
 
 def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitError | None:
-    """Return an error if output is committed and must not be written again, or can't be taken back; else None."""
+    """Return the error that forbids this rewind: committed rows would be written again, or can't be taken back. Else None."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:

@@ -17,7 +17,7 @@ from transactional.finding import Finding, good, problem, warning
 __all__ = ["check_store"]
 
 FOLDER: Final = ".barrier-doctor"
-"""The name of a temporary folder in the location begins with this. The check removes the folder when it ends."""
+"""The prefix of the temporary folder that the check creates in the location, and removes when it ends."""
 
 SKEW_SECONDS: Final = 5.0
 

@@ -48,7 +48,7 @@ class QueryFacts:
     sentence : str
         An explanation of the state.
     alive, doing : bool or None
-        Whether the processes of the query's driver and of its rewind run; None if unknown, or if there is no such process.
+        Whether the query's driver (`alive`) and its rewind (`doing`) are running; None if unknown, or if there is none.
     sources : Sequence[SourceOffset]
         The offsets of the query's ``barrier-kafka`` sources at the end of the last settled micro-batch; empty if unknown.
     problem : str
@@ -86,7 +86,7 @@ class ClusterFacts:
     assessments : Sequence[Assessment]
         The cluster's open transactions, each with its verdict.
     groups : Mapping[Partition, Sequence[str]]
-        The consumer groups that seem to wait, by blocked partition.
+        For each blocked partition, the consumer groups that seem to wait there.
     lags : Mapping[str, Mapping[str, int]]
         The lag by location and topic: the number of offsets from the end of the last settled micro-batch to the topic's last
         stable offset. Contains only topics of this cluster.
@@ -150,7 +150,7 @@ def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> list[Sourc
 def look_at_clusters(
     queries: Sequence[QueryFacts], servers: str | None, given: Mapping[str, str]
 ) -> list[ClusterFacts]:
-    """Ask the brokers at `servers`, or those that the queries write to. If this fails, `problem` has the reason."""
+    """Ask the brokers at `servers`, or those that the queries write to; return the clusters' facts, with any `problem`."""
     owners: list[Owner] = []
     found: list[ClusterFacts] = []
     for query in queries:

@@ -274,7 +274,7 @@ def _options(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _tone(query: QueryFacts) -> str:
-    """Return the CSS class for a query's state. A query whose driver ended and left nothing open (availableNow) is well."""
+    """Return the CSS class for a query's state. A query that has ended and left nothing open is ``well``."""
     left = query.ledger.undecided() or query.ledger.unsettled()
     if query.state is QueryState.UNSEEN or not query.looked:
         return ""

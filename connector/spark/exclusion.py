@@ -69,7 +69,7 @@ def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
 def exclusive_access(location: CheckpointLocation) -> Iterator[None]:
     """Lock a location while a block runs, so that no other command changes it.
 
-    Otherwise, a second rewind could delete the files of a query that was started after the first rewind.
+    Without the lock, a second rewind could delete the files of a query that was started after the first rewind.
 
     Raises
     ------

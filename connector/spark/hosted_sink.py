@@ -237,7 +237,7 @@ class HostedSink:
         """Return the sink's description for the journal, from which `connector.spark.recorded_sink` builds the sink.
 
         It contains the names of secret options, but not their values: users pass these to commands again. Commands look up the
-        sink by its format's name. The class is only for messages.
+        sink by its format's name. The recorded class is only for messages.
         """
         path = f"{self.type.__module__}:{self.type.__qualname__}"
         hidden = sorted(key for key, value in self.options.items() if is_secret(key, value))
@@ -296,7 +296,7 @@ class _OpenPart:
             faults.reach("task.written")
 
     def prepare(self) -> Part:
-        """Prepare the written rows, and return the part. In a repair, first check that the rows are the recorded ones."""
+        """Prepare the written rows, and return the part. In a repair, first check that the rows match the recorded rows."""
         partition, route = self._context.partitionId, self._context.route
         seen = self._digest
         part = Part(partition, None, seen.rows, seen.bytes, seen.hexadecimal(), route)

@@ -1,4 +1,4 @@
-"""All internal names of Spark that this project uses. If a name is gone, its function fails, or reports unknown."""
+"""All internal names of Spark that this project uses. If a name is gone, its function fails, or returns unknown."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def cloned(session: SparkSession) -> Any:
 
 
 def worker_python(session: SparkSession) -> str | None:
-    """Return the Python program of Spark's workers; None if unknown, or if Spark itself ships packages to the workers."""
+    """Return the path of Python in Spark's workers; None if unknown, or if Spark itself ships packages to the workers."""
     try:
         context: Any = session.sparkContext
         return None if context._python_includes else str(context.pythonExec)

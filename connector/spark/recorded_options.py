@@ -1,4 +1,4 @@
-"""Which sink options from the journal a command may use without the operator's confirmation.
+"""Selects the recorded sink options that a command may use without the operator's confirmation.
 
 Anyone who can write to a checkpoint location can put anything into its journal, for example code to run, or an address to which
 passwords would be sent. Queries are safe, because their own programs name code and addresses. But commands and supervisors use

@@ -33,7 +33,7 @@ TYPES = ("fields", "type", "elementType", "keyType", "valueType")
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
-    """Return the newest run. If there is none, or if this location is a copy and the run is the original's, raise an error."""
+    """Return the newest run. Raise an error if there is none, or if this location is a copy whose own query never ran."""
     run = ledger.newest_run
     if run is None:
         raise NothingToRewindError("NOTHING_TO_REWIND", reason="the journal contains no run of the query")
@@ -58,7 +58,7 @@ def recorded_host(
 
 
 def without_classes(kind: Any) -> Any:
-    """Return a type's JSON with SQL types in place of user-defined types, because PySpark would import the latter's classes."""
+    """Return a type's JSON with SQL types in place of user-defined types, because PySpark would import those classes."""
     if isinstance(kind, list):
         return [without_classes(each) for each in kind]
     if not isinstance(kind, dict):
