@@ -46,7 +46,8 @@ def resolve(
     location: Location,
     given: Mapping[str, str],
     checkpoint: Annotated[
-        int | None, typer.Option(help="The id of the part's checkpoint, if the list of parts shows one.", show_default=False)
+        int | None,
+        typer.Option(help="The id of the part's checkpoint, if the list of parts shows one.", show_default=False),
     ] = None,
     part: Annotated[
         str | None,

@@ -173,7 +173,9 @@ def _goes_on(begun: Rewind, request: Request) -> bool:
 
 def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any]:
     """Print that this command continues an earlier rewind. Return the changes to the recorded request of that rewind."""
-    report.say(f"The rewind to checkpoint {begun.checkpoint} was started (journal entry {begun.token}), and now continues.")
+    report.say(
+        f"The rewind to checkpoint {begun.checkpoint} was started (journal entry {begun.token}), and now continues."
+    )
     report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
     if not begun.request.get("restoreTables"):
         return {}

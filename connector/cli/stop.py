@@ -103,4 +103,6 @@ def _why_not(found: Standing, asked: int | None) -> str:
             "with its next micro-batch. You can safely end it now: call query.stop(), or end its driver."
         )
     waiting = batches_text(found.prepared)
-    return f"The query has not ended yet. Micro-batches that are prepared, and wait for the final checkpoint: {waiting}."
+    return (
+        f"The query has not ended yet. Micro-batches that are prepared, and wait for the final checkpoint: {waiting}."
+    )
