@@ -163,7 +163,7 @@ def test_a_write_that_fails_is_written_once_by_its_repetition(
         ({"txnAppId": None, "txnVersion": None}, r"MISSING_OPTION.*txnAppId"),
         ({"checkpointLocation": None}, r"MISSING_OPTION.*checkpointLocation"),
         ({"txnAppId": "other"}, r"LOCATION_TAKEN.*'app'.*'other'"),
-        ({"path": "elsewhere"}, r"LOCATION_TAKEN.*no rows into .*elsewhere"),
+        ({"path": "elsewhere"}, r"LOCATION_TAKEN.*but this write goes to .*elsewhere"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(

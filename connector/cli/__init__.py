@@ -3,10 +3,10 @@
 `connector.cli.command_line.COMMANDS` lists the commands.
 
 LOCATION is a query's ``checkpointLocation``. No command starts a JVM. Commands that only read can run beside a running
-query. A command that changes something first prints what it will do, and which rows may be lost or doubled. It then asks for
-confirmation, unless ``--yes`` was given.
+query. A command that changes something first prints what it will do, and which rows may be lost or duplicated. It then asks
+for confirmation, unless ``--yes`` was given.
 
-With ``--output json`` (or ``--json``), standard output holds one JSON document, and sentences go to standard error. The
+With ``--output json`` (or ``--json``), standard output contains one JSON document, and sentences go to standard error. The
 document's ``status`` is ``done``, ``nothing to do``, ``dry run``, ``problems`` (of ``barrier doctor``), ``refused`` (then with
 ``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed``, ``asked for`` or
 ``interrupted``.

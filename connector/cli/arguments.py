@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share, each declared once."""
+"""The arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ QueryStopped = Annotated[
     bool,
     typer.Option(
         "--query-stopped",
-        help="You confirm that the query is not running, although its driver's process is alive or can't be seen from here "
-        "(for example, because it is in another container).",
+        help="Confirm that the query is not running. You need this if the driver's process is still alive, or can't be seen "
+        "from here (for example, because it runs in another container).",
     ),
 ]
 
@@ -98,19 +98,19 @@ def for_typer(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def seconds(number: float) -> float:
-    """Return a number of seconds; refuse negative numbers, and ``nan``, which some versions of typer accept with ``min=0``."""
+    """Return a number of seconds, after a check that it is not negative or ``nan``. Some typer versions let ``nan`` pass."""
     if not number >= 0:  # also true for nan, because every comparison with nan is false
         raise typer.BadParameter(f"{number} is not a number of seconds, 0 or more")
     return number
 
 
 def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, str]:
-    """Return the options of ``--options-file`` and ``--option``; if both have a key, the value of ``--option`` counts."""
+    """Return the options of ``--options-file`` and ``--option``; if both have a key, ``--option`` wins."""
     return {**_from_file(file), **_pairs(option or (), "--option")}
 
 
 def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
-    """Parse lines of the form ``KEY=VALUE``. If a line is wrong, raise an error that names `where`, not the line."""
+    """Parse lines of the form ``KEY=VALUE``. Errors do not quote a line, because it may be a secret."""
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         key, equals, value = line.partition("=")

@@ -33,10 +33,10 @@ def list_checkpoints(
         bool, typer.Option("--failed", help="Show only checkpoints that failed or were declined.")
     ] = False,
 ) -> None:
-    """To see how a query is doing, or to choose a checkpoint to go back to: list the query's checkpoints, oldest first.
+    """To check on a query, or choose a checkpoint: list the query's checkpoints, oldest first.
 
-    The list contains the checkpoints that the journal still keeps, and the latest failures. Pass an ID from the list to
-    `barrier rewind --to`. The command works while the query runs.
+    The list contains the checkpoints that the journal still keeps, and the latest failures. To go back to a checkpoint, pass
+    its ID to `barrier rewind --to`. The command works while the query runs.
     """
     place, journal = open_journal(location, "no sink of barrier-kafka has run there")
     found = [each for each in history(journal.ledger) if not failed or each.status in FAILURES]
@@ -78,9 +78,10 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """To see the current state of a query: show its newest checkpoint (or checkpoint ID), its driver and open transactions.
+    """To see the current state of a query: show its newest checkpoint, its driver and its open transactions.
 
-    The command also shows whether a rewind is in progress. It works while the query runs.
+    If you pass an ID, the command shows that checkpoint instead of the newest. The command also shows whether a rewind is in
+    progress. It works while the query runs.
     """
     place, journal = open_journal(location, "no sink of barrier-kafka has run there")
     chosen = _choose(journal.ledger, identifier)

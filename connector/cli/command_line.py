@@ -42,9 +42,9 @@ JSON = ("--output", Output.JSON.value)
 
 
 class Program(TyperGroup):
-    """The group of all commands, which with ``--output json`` also reports wrong usage as one JSON document.
+    """The group of all commands. With ``--output json``, it also prints wrong usage as one JSON document.
 
-    Without ``--output json``, typer reports wrong usage on standard error.
+    Without ``--output json``, typer prints wrong usage to standard error.
     """
 
     _json = False
@@ -83,7 +83,7 @@ def spelt_out(words: Sequence[str]) -> list[str]:
 
 
 def asks_json(words: Sequence[str]) -> bool:
-    """Return whether the arguments contain ``--output json``; the other arguments may be wrong."""
+    """Return whether the arguments contain ``--output json``, even if other arguments are wrong."""
     found = ""
     for word, following in zip(words, [*words, ""][1:], strict=True):
         if word == "--":
@@ -123,12 +123,12 @@ def program(
         ),
     ] = False,
 ) -> None:
-    """Take the options of ``barrier`` itself, which belong to no command."""
+    """Declare the options of ``barrier`` that belong to no command, such as ``--version``."""
 
 
 GROUPS: Mapping[str, str] = {
-    "checkpoints": "To see how a query is doing, while it runs or afterwards: list, show and request its checkpoints.",
-    "savepoint": "To move a query, or to be able to go back: take, list and delete copies of its completed checkpoints.",
+    "checkpoints": "To check on a query, running or stopped: list, show and request its checkpoints.",
+    "savepoint": "Before you move or change a query: take, list and delete copies of its completed checkpoints.",
     "transactions": "When consumers are stuck: list, explain and abort the open Kafka transactions that block them.",
 }
 

@@ -26,18 +26,18 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="[LOCATION]",
-            help="The query's checkpointLocation. The command checks the sink that the journal there has recorded.",
+            help="The query's checkpointLocation. The command checks the sink recorded in its journal.",
             show_default=False,
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the findings that are not good.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the checks that passed.")] = False,
 ) -> None:
-    """Before a first start, after a change of rights or settings, or when a start fails: check everything that a query needs.
+    """Before a first start, or when a start fails: check everything that a query needs.
 
-    The command checks brokers, topics, tables, databases, rights, the checkpoint store and versions. It needs no Spark and
-    changes nothing. Without LOCATION, the command checks the options that you pass with --options-file or --option: the options
-    of readStream or writeStream for a format of barrier-kafka, or the settings of a Schema Registry. If there is a problem, the
-    exit status is 1: the query would fail or lose a guarantee.
+    Also run the command after you change rights or settings. The command checks brokers, topics, tables, databases, rights, the
+    checkpoint store and versions. It needs no Spark and changes nothing. Without LOCATION, the command checks the options that
+    you pass with --options-file or --option: the options of readStream or writeStream for a format of barrier-kafka, or the
+    settings of a Schema Registry. If there is a problem, the exit status is 1: the query would fail or lose a guarantee.
     """
     from connector.doctor.examine import examine_location, examine_options
 

@@ -1,4 +1,4 @@
-"""``barrier import-offsets``: let ``barrier-kafka`` continue at the offsets where Spark's own Kafka source has stopped."""
+"""``barrier import-offsets``: let ``barrier-kafka`` continue where Spark's own Kafka source stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def import_offsets(
     source: Annotated[
         int | None,
         typer.Option(
-            help="The number of the source to import, from 0 in the order of the query plan. By default, all sources.",
+            help="The number of the source to import, counted from 0 in the query plan. By default, all sources are imported.",
             show_default=False,
         ),
     ] = None,
@@ -51,7 +51,7 @@ def import_offsets(
         bool,
         typer.Option(
             "--take-uncommitted",
-            help="If the last micro-batch has no commit, count its rows as written: rows may be LOST.",
+            help="If the last micro-batch was not committed, treat its rows as written: rows may be LOST.",
         ),
     ] = False,
     yes: Yes = False,
@@ -122,7 +122,7 @@ def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
     if old.batch < 0:
         yield "No micro-batch was committed: the new query begins where the old query began."
     else:
-        counts = "which counts as written" if old.batch == old.uncommitted else "the last committed micro-batch"
+        counts = "which is treated as written" if old.batch == old.uncommitted else "the last committed micro-batch"
         yield f"The new query begins where micro-batch {old.batch} ended, {counts}."
     for each in chosen:
         yield f"  source {each.number}: {json.dumps(positions_to_json(_positions(each)))}"
@@ -132,10 +132,10 @@ def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
         else:
             yield (
                 f"Micro-batch {old.uncommitted} was started but not committed, so the new query reads its rows again. Rows "
-                "that an at-least-once sink has already written are DOUBLED, as after a restart of the old query."
+                "that an at-least-once sink has already written are DUPLICATED, as after a restart of the old query."
             )
     if old.has_state:
-        yield "The old query's state is not imported: rows that it has counted no longer count, and its open windows are LOST."
+        yield "The old query's state is not imported: aggregations start empty, and the old query's open windows are LOST."
     if old.watermark:
         yield f"The watermark continues from {time_text(old.watermark)}."
     left = [str(each) for each in old.sources if each not in chosen]

@@ -1,4 +1,4 @@
-"""``barrier inject`` writes marks into a barrier topic; ``barrier offsets`` prints the newest mark for batch jobs."""
+"""``barrier inject`` writes marks into a barrier topic; ``barrier offsets`` prints the newest mark's offsets."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def inject(
     given: Mapping[str, str],
     interval: Annotated[float, typer.Option(min=0.01, help="The time between two marks, in seconds.")] = 10.0,
 ) -> None:
-    """To align queries on a topic that no query of barrier-kafka writes to: write marks for TOPIC into a barrier topic.
+    """To align queries on another program's topic: write marks for TOPIC into a barrier topic.
 
-    The command writes a mark every --interval seconds, until it gets SIGTERM or Ctrl-C. A mark records where TOPIC ends, so
-    that all readers of TOPIC can stop at the same offsets. A new injector of a barrier topic fences the injectors that already
-    write to it, and continues after the newest mark.
+    Use the command for a topic that no query of barrier-kafka writes to. It writes a mark every --interval seconds, until it
+    gets SIGTERM or Ctrl-C. A mark records where TOPIC ends, so that all readers of TOPIC can stop at the same offsets. If you
+    start a second injector for a barrier topic, it fences the first one, and continues after the newest mark.
     """
     from connector.kafka.sink.injector import inject_barriers
 
@@ -62,7 +62,7 @@ def offsets(
     bootstrap_server: Servers,
     given: Mapping[str, str],
 ) -> None:
-    """When a batch job must read whole checkpoints only: print the offsets where the newest checkpoint in BARRIER_TOPIC ends.
+    """When a batch job must read only whole checkpoints: print the offsets where the newest checkpoint in BARRIER_TOPIC ends.
 
     Pass the printed text as `endingOffsets` to Spark's Kafka source or to barrier-kafka.
     """

@@ -1,4 +1,4 @@
-"""Functions with which commands open a checkpoint location and its journal."""
+"""Functions of commands that open a checkpoint location and its journal."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["find_location", "load_journal", "open_journal"]
 
 
 def find_location(path: str, new: bool = False, first_start: bool = False) -> CheckpointLocation:
-    """Return the location at a path, after a check that it can be a query's checkpoint location.
+    """Return the location at a path. Refuse a path that can't be a query's checkpoint location.
 
     Parameters
     ----------
     path : str
         The path that the user passed.
     new : bool
-        Accept a location at which a query has never run, but not a folder with files that are not a query's.
+        Accept a location at which no query has run yet, but not a folder with files that do not belong to a query.
     first_start : bool
         Accept a location that does not exist.
 
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or (with `new`) has files that are not a query's.
+        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or (with `new`) has files that do not belong to a query.
     """
     location = CheckpointLocation(path)
     if location.is_local:
@@ -76,7 +76,7 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
     path : str
         The path that the user passed.
     nothing : str
-        The reason for the error if there is no journal.
+        The reason in the error message, if there is no journal.
 
     Raises
     ------

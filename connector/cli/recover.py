@@ -24,9 +24,7 @@ def recover_query(
     query_stopped: QueryStopped = False,
     first_start: Annotated[
         bool,
-        typer.Option(
-            "--first-start", help="Accept that LOCATION does not exist, because the query may never have started."
-        ),
+        typer.Option("--first-start", help="If LOCATION does not exist, do nothing: the query may never have started."),
     ] = False,
 ) -> None:
     """Before you start a query, or after a crash: finish the transactions that a dead driver has left open.

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 LINES = "\n\t"
-"""Control characters that are printed as they are, because sentences and tracebacks contain them."""
+"""The only control characters that are printed unchanged, because sentences and tracebacks contain them."""
 
 WIDTH = 160
 """Width, in characters, of a table in a file or a pipe, unless ``COLUMNS`` is set. At this width, nothing is cut off."""
@@ -58,7 +58,7 @@ MEANINGS = {
     Status.FAILED: "failed with an error (for example of a disk or a store): you can safely run the command again",
     Status.PENDING: "the query was asked to stop, but did not stop within --timeout",
     Status.INTERRUPTED: "interrupted with Ctrl-C",
-    Status.READER_GONE: "the reader of the output pipe has ended, as head does: you can safely run the command again",
+    Status.READER_GONE: "the program that reads the output (such as head) has ended: you can safely run the command again",
 }
 """The meaning of every exit status, which each ``--help`` prints."""
 
@@ -194,7 +194,7 @@ def writing() -> Iterator[None]:
 
 @contextmanager
 def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterator[Report]:
-    """Run a command's body. If the body raises an error, print the error, and set the exit status accordingly."""
+    """Run a command's body. If the body raises an error, print the error and exit with its status."""
     report = Report(output)
     status = Status.DONE
     try:

@@ -33,12 +33,12 @@ class Decision(str, enum.Enum):
 
 CONSEQUENCES = {
     Decision.LOSS: "the part counts as committed: if its rows were not committed, they are LOST",
-    Decision.DUPLICATES: "the part is written again: if its rows were committed, they are DOUBLED",
-    Decision.DIFFERENCE: "the part is written again with the rows of its replay, even if they differ from the recorded rows",
+    Decision.DUPLICATES: "the part is written again: if its rows were committed, they are DUPLICATED",
+    Decision.DIFFERENCE: "the part is written again with the rows of the replay, even if they differ from the recorded rows",
 }
 
 Key = tuple[int | None, str]
-"""The id of the checkpoint that decided a part, or None; and the part: ``BATCH/PARTITION`` or ``BATCH/PARTITION/SINK``."""
+"""The key of a part: the id of its checkpoint, or None; and ``BATCH/PARTITION`` or ``BATCH/PARTITION/SINK``."""
 
 
 def resolve(
@@ -46,7 +46,8 @@ def resolve(
     location: Location,
     given: Mapping[str, str],
     checkpoint: Annotated[
-        int | None, typer.Option(help="The id of the part's checkpoint, if the list shows one.", show_default=False)
+        int | None,
+        typer.Option(help="The id of the part's checkpoint, if the list of parts shows one.", show_default=False),
     ] = None,
     part: Annotated[
         str | None,
@@ -58,7 +59,11 @@ def resolve(
     ] = None,
     decision: Annotated[
         Decision | None,
-        typer.Option("--as", help="What you accept for the part. The list explains each choice.", show_default=False),
+        typer.Option(
+            "--as",
+            help="Your decision about the part. Run the command without --part to see what each choice does.",
+            show_default=False,
+        ),
     ] = None,
     unchecked: Annotated[
         bool,
@@ -69,11 +74,11 @@ def resolve(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """When an error reports that the outcome of a transaction is unknown: decide whether its rows count as committed.
+    """When a transaction's outcome is unknown: decide whether its rows count as committed.
 
-    Stop every query on the location first. Without --part, the command lists the parts that you can resolve. Before it records
-    your decision, the command asks the sink's store. If the store shows the outcome, the command refuses: start the query
-    instead.
+    Stop every query on the location first. Without --part, the command lists the parts that you can resolve. A part is the rows
+    that one task wrote to one sink in one micro-batch. Before the command records your decision, it asks the sink's store. If
+    the store shows the outcome, the command refuses: start the query instead.
     """
     place, journal = open_journal(location, "there is nothing to resolve")
     ledger = journal.ledger
@@ -86,7 +91,7 @@ def resolve(
         why = "--checkpoint and --part must name an unsettled part, and --as a decision"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if decision is Decision.DIFFERENCE and not chosen.lost:
-        why = "accept-difference is for a lost part whose replay differs, but this part is open, and may be committed"
+        why = "accept-difference is only for a lost part whose replay differs, but this part is open, and may be committed"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if checkpoint is None and decision is not Decision.DUPLICATES:
         why = "no checkpoint has decided this part, and the rewind repeats its micro-batch: only accept-duplicates is possible"

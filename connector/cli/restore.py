@@ -39,7 +39,7 @@ def restore(
         bool,
         typer.Option(
             "--as-is",
-            help="Accept a location that you moved, copied or put back, and the present contents of its sink's store.",
+            help="Copy nothing: accept a location that you moved, copied or put back, and its sink's store, as they are now.",
         ),
     ] = False,
     claim: Annotated[
@@ -57,27 +57,28 @@ def restore(
         bool,
         typer.Option(
             "--force",
-            help="With --claim, if the original location is lost: rows committed there after the savepoint are DOUBLED.",
+            help="With --claim: continue although the original location is lost. Rows committed there after the savepoint are "
+            "DUPLICATED.",
         ),
     ] = False,
     shuffle_partitions: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Repartition the query's state into this number of partitions, with Spark's own repartition.",
+            help="Repartition the query's state into this number of shuffle partitions.",
             show_default=False,
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """To move or copy a query, or after you moved or put back its location: create a location that the query can start from.
+    """To move, copy or put back a query: create a checkpoint location that the query can start from.
 
     The command copies SAVEPOINT into NEW_LOCATION. If you use --claim, stop the query first (`barrier stop LOCATION --savepoint
     DIR`). If the command is killed, run it again.
 
     With --as-is, the command copies nothing. Instead of SAVEPOINT, pass a location that you moved, copied or put back yourself,
-    or whose sink has another store now. Stop every query on this location first. The command prints which rows may be lost or
-    doubled, and asks for confirmation.
+    or whose sink now has a different store. Stop every query on this location first. The command prints which rows may be lost
+    or duplicated, and asks for confirmation.
     """
     if claim is no_claim:
         raise typer.BadParameter(f"pass {'only ' if claim else ''}one of --claim and --no-claim")
@@ -146,8 +147,9 @@ def _tell(restored: Restore, place: CheckpointLocation, claim: bool, partitions:
     if restored.lost is not None:
         report.say(
             str(restored.lost),
-            f"--force: rows that the query committed after checkpoint {saved.checkpoint} are written AGAIN: they are DOUBLED. "
-            "How many is unknown. If the query still runs somewhere, stop it first: two queries would have the same identity.",
+            f"--force: rows that the query committed after checkpoint {saved.checkpoint} are written AGAIN: they are "
+            "DUPLICATED. Their number is unknown. If the query still runs somewhere, stop it first: two queries would have the "
+            "same identity.",
         )
     elif claim:
         report.say(
@@ -156,6 +158,6 @@ def _tell(restored: Restore, place: CheckpointLocation, claim: bool, partitions:
     else:
         report.say(
             "The copy has its own transactional ids. If the query sets transactionalIdPrefix, set another prefix for the copy. "
-            f"The copy also writes all rows after micro-batch {saved.batch}: unless you want these rows twice, give it "
-            "its own output."
+            f"The copy also writes all rows after micro-batch {saved.batch}: unless you want these rows twice, give "
+            "the copy its own output."
         )

@@ -31,7 +31,7 @@ __all__ = ["rewind"]
 Sink = TwoPhaseCommitSink[Any, Any]
 
 MOST_NAMED = 20
-"""The maximum number of checkpoints in an error, which names the newest. The plan printed before the error lists all."""
+"""An error names at most this number of checkpoints: the newest. The plan, which is printed before the error, names all."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def rewind(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print what the rewind would do, and why it would be refused, but change nothing."
+            "--dry-run",
+            help="Change nothing: print what the rewind would do and, if it would be refused, every reason.",
         ),
     ] = False,
     yes: Yes = False,
@@ -87,8 +88,8 @@ def rewind(
     """
     if to is None:
         raise typer.BadParameter(
-            "pass --to CHECKPOINT. To go back only if necessary, to a point from which no row is written twice, run `barrier "
-            "recover LOCATION`, which also finishes an interrupted rewind"
+            "pass --to CHECKPOINT. To repair the query without writing any row twice, or to finish an interrupted rewind, "
+            "run `barrier recover LOCATION`"
         )
     request = Request(to, allow_reemit, restore_tables, dry_run)
     place, journal = open_journal(location, "there is no checkpoint to go back to")
@@ -166,13 +167,15 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
 
 
 def _goes_on(begun: Rewind, request: Request) -> bool:
-    """Return whether a request continues the started rewind. It may leave out the ``--restore-tables`` of that rewind."""
+    """Return whether a request continues the started rewind: same checkpoint, and no new ``--restore-tables``."""
     return begun.checkpoint == request.to and (bool(begun.request.get("restoreTables")) or not request.restore_tables)
 
 
 def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any]:
-    """Print that a rewind that was started earlier continues; return the changes to its recorded request."""
-    report.say(f"The rewind to checkpoint {begun.checkpoint} was started (journal entry {begun.token}), and continues.")
+    """Print that this command continues an earlier rewind. Return the changes to the recorded request of that rewind."""
+    report.say(
+        f"The rewind to checkpoint {begun.checkpoint} was started (journal entry {begun.token}), and now continues."
+    )
     report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
     if not begun.request.get("restoreTables"):
         return {}
@@ -186,7 +189,7 @@ def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, An
 
 
 def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitError | None:
-    """Return the error that forbids the rewind because output is committed or can't be taken back; None if there is none."""
+    """Return the error that forbids this rewind: committed rows would be written again, or can't be taken back. Else None."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:
@@ -209,8 +212,8 @@ def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
         return StoreError(
             "NOT_RESTORABLE",
             sink=sink.name(),
-            reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (it "
-            "had no rows, or the entry was cleaned up)",
+            reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (the "
+            "checkpoint had no rows, or the entry was cleaned up)",
         )
     try:
         restorable(sink).checkRestore(preview.restored.output if preview.restored is not None else {})

@@ -36,7 +36,7 @@ def take(
     timeout: Annotated[
         float,
         typer.Option(
-            callback=seconds, help="How many seconds to wait until a running query has closed the requested checkpoint."
+            callback=seconds, help="How many seconds to wait for a running query to close the requested checkpoint."
         ),
     ] = TIMEOUT,
     newest: Annotated[
@@ -118,7 +118,7 @@ def dispose(
 ) -> None:
     """When you no longer need a savepoint: delete it. Queries that were restored from the savepoint do not need it.
 
-    Other files in the savepoint's folder stay.
+    The command keeps other files in the savepoint's folder.
     """
     if disposal.delete_leftovers(saved):
         report.say("deleted the files that an interrupted command had left in the folder")
@@ -140,7 +140,7 @@ def _tell(found: Savepoint, report: Report) -> None:
             ("query", f"{found.query}, at {found.location}"),
             ("checkpoint", f"{found.checkpoint}: micro-batches up to {found.batch}"),
             ("taken", time_text(found.time)),
-            ("sink", f"{found.sink or '-'}, transactions under {found.prefix or '-'}"),
+            ("sink", f"{found.sink or '-'}, transactional id prefix {found.prefix or '-'}"),
             ("state", f"yes{partitions}" if found.stateful else "none"),
             ("files", f"{len(found.files)}, {found.size} bytes"),
         ],

@@ -53,7 +53,7 @@ def serve(
     ] = True,
     metrics: Annotated[bool, typer.Option(help="Serve /metrics for Prometheus.")] = True,
 ) -> None:
-    """To watch queries in a browser or with Prometheus, whether they run or not: serve a read-only web page about them.
+    """To watch queries, running or stopped: serve a read-only web page and metrics for Prometheus.
 
     The page shows checkpoints, failures, open transactions and configuration, and changes nothing.
 

@@ -45,7 +45,7 @@ def stop(
     """Before maintenance, an upgrade or a move: end a query at a final checkpoint, so that no transaction stays open.
 
     A running query ends with its next micro-batch; a supervised query ends even without new rows. If the query's driver is
-    dead, this command itself finishes the open transactions, as `barrier recover LOCATION` does. Exit status 5 means that the
+    dead, the command finishes the open transactions, as `barrier recover LOCATION` does. Exit status 5 means that the
     query was asked to stop, but did not end within --timeout.
     """
     place, _ = open_journal(location, "there is no query to stop")
@@ -103,4 +103,6 @@ def _why_not(found: Standing, asked: int | None) -> str:
             "with its next micro-batch. You can safely end it now: call query.stop(), or end its driver."
         )
     waiting = batches_text(found.prepared)
-    return f"The query has not ended yet. Prepared micro-batches that wait for its final checkpoint: {waiting}."
+    return (
+        f"The query has not ended yet. Micro-batches that are prepared, and wait for the final checkpoint: {waiting}."
+    )

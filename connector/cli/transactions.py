@@ -142,9 +142,11 @@ def abort_transaction(
     """When the open transaction of a dead program blocks consumers: abort the transaction. Its rows never become visible.
 
     The command fences the transaction's producer. It refuses a transaction that belongs, or may belong, to a query of
-    barrier-kafka, unless that query was stopped and its journal is closed. For a dead query, run `barrier stop LOCATION`
-    instead. No command commits a transaction: the journal decides about a query's transactions, and only the program that wrote
-    any other transaction knows whether it is complete.
+    barrier-kafka, unless that query was stopped and its journal has no open transaction. For a dead query, run `barrier stop
+    LOCATION` instead.
+
+    No command commits a transaction. For a query, only the journal can decide to commit. For another program, only the program
+    knows whether its transaction is complete.
     """
     with _connected(location, bootstrap_server, given, report) as clusters:
         chosen = _named(identifier, clusters, topic)
@@ -158,7 +160,7 @@ def abort_transaction(
         else:
             report.status = "nothing to do"
             report.say(
-                "nothing to abort: the transaction is no longer open, or its program is alive and has begun another transaction"
+                "nothing to abort: the transaction is no longer open, or its program is alive and has started a new transaction"
             )
 
 

@@ -39,7 +39,7 @@ __all__ = ["examine_location", "examine_options"]
 REGISTRY: Final = "schema-registry"
 
 NO_QUERY: Final = "barrier-doctor"
-"""The prefix for the checks of a sink whose options name no transactionalIdPrefix. No query uses this prefix."""
+"""The prefix with which a sink is checked if its options have no transactionalIdPrefix. No query uses this prefix."""
 
 
 def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
 
 
 def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
-    """Check options as a program passes them to readStream or writeStream, and the software on this machine."""
+    """Check the software on this machine, and options that a program would pass to readStream or writeStream."""
     given = Options(options)
     kind = given.get("format") or format_of(given) or (REGISTRY if "url" in given else "2pc-kafka")
     asked = _without(options, "format")

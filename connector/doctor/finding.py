@@ -1,4 +1,4 @@
-"""The doctor's checks, and the check to which each error condition belongs."""
+"""The names of the doctor's checks, and the check to which each error condition belongs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ CHECKS: Final = {
     "brokers": "brokers that can't be reached or do not answer, a wrong login, an untrusted certificate",
     "rights": "an operation that this user is not allowed to do",
     "topic": "a topic or a partition that does not exist",
-    "transaction-version": "brokers with an older transaction protocol, or whose release skips markers",
+    "transaction-version": "brokers with an older transaction protocol, or whose release skips transaction markers",
     "transaction-timeout": "a transaction timeout that the brokers do not allow, or that is too short for the checkpoints",
-    "replication": "partitions that are lost with one broker, or that too few replicas hold",
-    "unclean-election": "a topic that may lose acknowledged rows in an election",
+    "replication": "partitions that would be lost with one broker, or that have too few replicas",
+    "unclean-election": "a topic that may lose acknowledged rows in a leader election",
     "message-size": "a topic that accepts only smaller rows than the brokers' default",
     "prefix": "transactional ids that another query uses",
     "open-transactions": "consumers that an open transaction blocks now",
     "retention": "rows that may expire while the query is stopped",
-    "location": "a location that has moved, is a copy, or has a rewind that is not done",
-    "table": "a table that needs features that the sink does not have, or whose folder it can't write to",
-    "database": "a database that can't be reached, may lose committed rows, or refuses rows at their commit",
+    "location": "a location that was moved, is a copy, or has an unfinished rewind",
+    "table": "a table that needs features that the sink lacks, or whose folder the sink can't write to",
+    "database": "a database that can't be reached, may lose committed rows, or refuses rows when they are committed",
     "registry": "a Schema Registry that does not answer, refuses the login, or has no schema that can be decoded",
-    "store": "a checkpoint store that can't keep two drivers apart, or can't be written",
+    "store": "a checkpoint store that can't be written, or that can't prevent two drivers from running at the same time",
     "clock": "a clock that differs from the store's",
     "sink": "anything else that the sink refuses before its first row",
     "python": "a release of Python that is not supported",
@@ -72,7 +72,7 @@ _OF_CONDITION: Final = {
 
 
 def failed(error: TwoPhaseCommitError) -> Finding:
-    """Return the finding for an error with which a query would fail."""
+    """Return the finding for an error that would make a query fail."""
     check = _OF_CONDITION.get(error.condition, "sink")
     if error.condition == "INVALID_OPTION" and error.parameters.get("option") == "kafka.transaction.timeout.ms":
         check = "transaction-timeout"

@@ -22,7 +22,7 @@ def check_readers(admin: KafkaAdmin, topic: str) -> Finding:
     """Check whether open transactions block the consumers of an output topic now."""
     view = look(admin, [topic], also_written=False)
     if view.denied:
-        return unknown("open-transactions", f"This user may not read {topic}.")
+        return unknown("open-transactions", f"This user is not allowed to read {topic}.")
     if not view.held:
         return good("open-transactions", f"no consumer of {topic} is blocked")
     names = sorted({holder.shown_name for each in view.held for holder in each.holders})
@@ -48,7 +48,7 @@ def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[
         settings = admin.settings_of(TOPIC, topic, ["retention.ms", "retention.bytes", "cleanup.policy"])
         if settings is None:
             allow = f"Grant DESCRIBE_CONFIGS on topic {topic}."
-            yield unknown("retention", f"This user may not read the retention of {topic}.", allow)
+            yield unknown("retention", f"This user is not allowed to see the retention of {topic}.", allow)
             continue
         age = int(settings.get("retention.ms", -1))
         consequence = "fail with DATA_LOST" if options.fail_on_data_loss else "skip them"
@@ -62,7 +62,7 @@ def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[
         elif "delete" in settings.get("cleanup.policy", "delete") and int(settings.get("retention.bytes", -1)) >= 0:
             yield warning(
                 "retention",
-                f"{topic} keeps only {settings['retention.bytes']} bytes per partition, even of new rows. If rows expire "
+                f"{topic} keeps only {settings['retention.bytes']} bytes per partition, even if rows are new. If rows expire "
                 f"before the query has read them, the query would {consequence}.",
                 "Raise the topic's retention.bytes.",
             )

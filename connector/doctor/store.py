@@ -17,13 +17,13 @@ from transactional.finding import Finding, good, problem, warning
 __all__ = ["check_store"]
 
 FOLDER: Final = ".barrier-doctor"
-"""The first part of the name of a temporary folder in the location. The check removes the folder when it ends."""
+"""The prefix of the temporary folder that the check creates in the location, and removes when it ends."""
 
 SKEW_SECONDS: Final = 5.0
 
 
 def check_store(location: CheckpointLocation) -> Iterator[Finding]:
-    """Check that the store refuses to create a file that exists, and that its clock agrees with this machine's.
+    """Check that the store refuses to create a file twice, and that the clocks of the store and this machine agree.
 
     If the location's local folder does not exist, use the nearest existing folder above it, which is on the same disk.
     """

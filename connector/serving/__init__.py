@@ -1,1 +1,1 @@
-"""A read-only web page about queries, and their metrics. All data comes from journals and brokers, even for dead queries."""
+"""A read-only web page about queries, and their metrics. The data, even of dead queries, comes from journals and brokers."""

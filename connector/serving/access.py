@@ -44,12 +44,12 @@ class Access:
 
     It also adds security headers to every answer. A request can carry the token as ``Authorization: Bearer``, as a cookie, or
     once as ``?token=``, which sets the cookie. If no token is needed, the request's Host header must name the loopback address.
-    Otherwise, a web site could read the page through its visitor's browser.
+    This check keeps web sites from reading the page through a visitor's browser.
 
     Parameters
     ----------
     app : ASGIApp
-        The application to protect.
+        The application that gets the permitted requests.
     token : str
         The token that a request must carry; empty if requests need no token.
     """

@@ -15,7 +15,7 @@ SHOWN = 60
 
 WIDTH, HEIGHT, AXIS = 720, 160, 64
 STEPS = ("preparing", "deciding", "committing")
-"""The parts of a bar, from bottom to top. The first includes the wait until all tasks reach the barrier (Flink's alignment)."""
+"""The parts of a bar, from bottom to top. ``preparing`` includes the wait until all tasks reach the barrier."""
 
 
 def durations(found: Sequence[CheckpointHistory], link: Callable[[int], str]) -> str:

@@ -1,4 +1,4 @@
-"""Immutable facts about queries and clusters, read at one time, which the page and the metrics show."""
+"""Snapshots of the facts about queries and clusters that the page and the metrics show."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class QueryFacts:
-    """The facts that a query's checkpoint location showed when it was read.
+    """The facts about a query, from one read of its checkpoint location.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ class QueryFacts:
     sentence : str
         An explanation of the state.
     alive, doing : bool or None
-        Whether the processes of the query's driver and of its rewind run; None if unknown, or if there is no such process.
+        Whether the query's driver (`alive`) and its rewind (`doing`) are running; None if unknown, or if there is none.
     sources : Sequence[SourceOffset]
         The offsets of the query's ``barrier-kafka`` sources at the end of the last settled micro-batch; empty if unknown.
     problem : str
-        The reason why the location can't be read; empty if it can.
+        The reason why the location can't be read; empty if the location was read.
     looked : float
         The time of the read, in seconds since 1970; 0 before the first read.
     """
@@ -75,7 +75,7 @@ class QueryFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """The facts that the brokers of a cluster reported when they were asked. Queries write to this cluster.
+    """The facts that the brokers of a Kafka cluster reported when they were asked.
 
     Parameters
     ----------
@@ -86,14 +86,14 @@ class ClusterFacts:
     assessments : Sequence[Assessment]
         The cluster's open transactions, each with its verdict.
     groups : Mapping[Partition, Sequence[str]]
-        The consumer groups that seem to wait, by blocked partition.
+        For each blocked partition, the consumer groups that seem to wait there.
     lags : Mapping[str, Mapping[str, int]]
-        The lag by location and topic: the number of offsets from the end of the last settled micro-batch to the topic's stable
-        end. Contains only topics of this cluster.
+        The lag by location and topic: the number of offsets from the end of the last settled micro-batch to the topic's last
+        stable offset. Contains only topics of this cluster.
     answered : bool or None
         Whether the brokers answered; None if they were not asked.
     problem : str
-        The facts that are unknown, with the reasons; empty if all are known.
+        Says which facts are unknown, and why; empty if all are known.
     time : int
         The time when the brokers were asked, in milliseconds since 1970.
     """
@@ -117,7 +117,7 @@ BEGUN = (
 
 
 def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
-    """Read the new journal entries of a location, and return its facts. Never raise: errors are in the facts' `problem`."""
+    """Read a location's new journal entries, and return its facts. If this fails, their `problem` has the reason."""
     path, now = location.path, time.time()
     try:
         ledger = journal.load()
@@ -139,7 +139,7 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
 
 
 def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> list[SourceOffset]:
-    """Return the sources' offsets at the end of the last settled micro-batch; none if Spark or a rewind deleted the file."""
+    """Return the sources' offsets after the last settled micro-batch; none if the offset file is missing or can't be read."""
     try:
         lines = source_lines(location, ledger.settled)
         return [SourceOffset.from_json(json.loads(line.text)) for line in lines if line.offset is not None]
@@ -150,7 +150,7 @@ def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> list[Sourc
 def look_at_clusters(
     queries: Sequence[QueryFacts], servers: str | None, given: Mapping[str, str]
 ) -> list[ClusterFacts]:
-    """Ask the brokers at `servers`, or those that the queries write to, and return the clusters' facts. Never raise."""
+    """Ask the brokers at `servers`, or those that the queries write to; return the clusters' facts, with any `problem`."""
     owners: list[Owner] = []
     found: list[ClusterFacts] = []
     for query in queries:
@@ -198,7 +198,7 @@ def _look(cluster: Cluster, queries: Sequence[QueryFacts]) -> ClusterFacts:
 
 
 def _lags(admin: KafkaAdmin, sources: Sequence[SourceOffset]) -> dict[str, int]:
-    """Return the sources' lag in offsets, by topic. Leave out topics that do not exist in this cluster, or have another id."""
+    """Return the sources' lag in offsets, by topic. Leave out topics that are not in this cluster, or have a different id."""
     here = admin.topics({partition.topic for source in sources for partition in source.topics}, ())
     partitions = PartitionAdmin(admin)
     found: dict[str, int] = {}

@@ -35,7 +35,8 @@ class LineageListener(CheckpointListener):
     """Emits an OpenLineage event for each completed checkpoint. Attach it with `barrier_kafka.add_listener`.
 
     Needs the extra ``barrier-kafka[openlineage]``. The first event of a run is ``START``, later ones are ``RUNNING``. Each
-    event names the source topics and the target topics or table. It also has the number of rows and bytes in the checkpoint.
+    event names the source topics and the target topics or tables. If there is only one target, the event also has the
+    checkpoint's number of rows and bytes.
 
     Parameters
     ----------
@@ -44,9 +45,9 @@ class LineageListener(CheckpointListener):
     client : OpenLineageClient
         A client of the package ``openlineage-python``.
     job : str
-        The job's name in lineage.
+        The job's name in the events.
     namespace : str
-        The job's namespace.
+        The job's namespace in the events.
     source_servers : str, optional
         The brokers of the source (``host:port``, separated by commas), if they differ from those of the sink.
     """

@@ -36,7 +36,7 @@ class QueryCollector:
         self._queries, self._clusters = queries, clusters
 
     def describe(self) -> Iterable[Metric]:
-        """Return no metrics, so that a registry does not call `collect`, which reads journals, before the first scrape."""
+        """Return no metrics. So a registry does not call `collect`, which reads journals, before the first scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -54,7 +54,7 @@ class QueryCollector:
 
 
 def register_prometheus(location: str, registry: CollectorRegistry | None = None) -> QueryCollector:
-    """Export a query's metrics to Prometheus. *Called in the user's driver program, or anywhere else.*
+    """Export a query's metrics to Prometheus. *Called in any Python program that can read the location.*
 
     Needs the extra ``barrier-kafka[serve]``.
 
@@ -84,14 +84,14 @@ def register_prometheus(location: str, registry: CollectorRegistry | None = None
 
 
 def register_opentelemetry(location: str, meter: Meter) -> None:
-    """Export a query's metrics to OpenTelemetry. *Called in the user's driver program, or anywhere else.*
+    """Export a query's metrics to OpenTelemetry. *Called in any Python program that can read the location.*
 
     Parameters
     ----------
     location : str
         The query's checkpoint location.
     meter : Meter
-        The meter on which the metrics are created; ``opentelemetry.metrics.get_meter`` returns one.
+        The meter that creates the metrics; ``opentelemetry.metrics.get_meter`` returns one.
     """
     from opentelemetry.metrics import Observation
 

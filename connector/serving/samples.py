@@ -1,4 +1,4 @@
-"""The values of all metrics, computed from the facts each time, so that a restart of the exporter loses no count."""
+"""The values of all metrics. They are computed from the facts each time, so no count is lost if the exporter restarts."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "barrier_oldest_transaction_seconds": Metric(
         "Age of the oldest transaction that is not known to be committed, in seconds; 0 if there is none."
     ),
-    "barrier_transaction_lifetime_seconds": Metric(
-        "Time for which the store keeps a prepared transaction, in seconds."
-    ),
+    "barrier_transaction_lifetime_seconds": Metric("How long the store keeps a prepared transaction, in seconds."),
     "barrier_transaction_overdue": Metric("1 if the store may have aborted the oldest transaction, otherwise 0."),
     "barrier_unsettled_checkpoints": Metric("Number of decided checkpoints whose transactions are not all committed."),
     "barrier_lost_parts": Metric("Number of parts of decided checkpoints that are lost and not repaired yet."),

@@ -24,13 +24,13 @@ LOCATIONS_PER_SECOND = 30
 """The maximum number of journals that are read per second. If there are more locations, each is read less often."""
 
 FIRST_SECONDS = 5.0
-"""How many seconds to wait for the first reads. Then the page is shown, even if a store has not answered."""
+"""How many seconds to wait for the first reads. After that, the page is served even if a store has not answered."""
 
-NOT_YET = "The location was not read yet, because its store has not answered."
+NOT_YET = "The location has not been read yet, because its store has not answered."
 
 
 class Watcher:
-    """The newest facts about queries and their clusters. A context manager: the threads that read them run in its block.
+    """The newest facts about queries and their clusters. While its ``with`` block runs, threads read these facts.
 
     Parameters
     ----------
@@ -83,12 +83,12 @@ class Watcher:
 
     @property
     def clusters(self) -> Sequence[ClusterFacts]:
-        """The facts of the clusters, from the last time that their brokers were asked."""
+        """The facts of the clusters, from the newest answers of their brokers."""
         return self._clusters or ()
 
     @property
     def has_asked(self) -> bool:
-        """Whether the brokers were asked at least once, or are not to be asked."""
+        """Whether the brokers have been asked at least once. Also True if they are never asked."""
         return self._clusters is not None
 
     @property
@@ -132,7 +132,7 @@ class Watcher:
             try:
                 look()
             except Exception:
-                log.exception("an update failed, and will be tried again")
+                log.exception("the page's data could not be refreshed; trying again")
             self._over.wait(seconds)
 
 

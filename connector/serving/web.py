@@ -43,7 +43,7 @@ LOOK_SECONDS = 0.5
 SHOWN_CHECKPOINTS = 100
 REWOUND = {False: "Started", True: "Rewound, and started"}
 WELL = (QueryState.EMPTY, QueryState.RUNNING, QueryState.STOPPED, QueryState.STOPPING, QueryState.MOVED)
-"""The states in which no one has to act. `UNSEEN` is not among them, because such a query's driver can't be seen."""
+"""The states in which no one has to act. `UNSEEN` is not one of them, because no one can see whether the driver runs."""
 
 
 def application(
@@ -76,7 +76,7 @@ class Page:
     metrics : bool
         Whether to serve ``/metrics``.
     is_over : Callable[[], bool]
-        Returns whether the server is ending. Then event streams end as well.
+        Returns True when the server is ending; event streams then end as well.
     """
 
     def __init__(self, watcher: Watcher, *, metrics: bool, is_over: Callable[[], bool]) -> None:
@@ -179,7 +179,7 @@ class Page:
         )
 
     def health(self, request: Request) -> Response:
-        """Answer ``ok`` as long as the server runs, whatever the states of the queries are."""
+        """Answer ``ok`` while the server runs, even if queries have failed."""
         return PlainTextResponse("ok\n")
 
     def metrics(self, request: Request) -> Response:
@@ -268,13 +268,13 @@ def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tu
 
 
 def _options(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the sink's options from the journal. Hide secrets: our journals contain none, but a forged one may."""
+    """Return the sink's options from the journal. Hide secrets: a journal contains none, unless it was forged."""
     recorded = sorted(dict(run.setup.get("options", {})).items())
     return [(key, HIDDEN if is_secret(key, value) or "authorization" in key else value) for key, value in recorded]
 
 
 def _tone(query: QueryFacts) -> str:
-    """Return a state's CSS class. If a driver is gone but left nothing open (as with availableNow), no one has to act."""
+    """Return the CSS class for a query's state. A query that has ended and left nothing open is ``well``."""
     left = query.ledger.undecided() or query.ledger.unsettled()
     if query.state is QueryState.UNSEEN or not query.looked:
         return ""

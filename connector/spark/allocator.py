@@ -1,4 +1,4 @@
-"""Settings of the C library's allocator, so that workers that Spark reuses return free memory to the system."""
+"""Settings with which the C library returns free memory to the system, in workers that Spark reuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRIM: Final = -1
 """The constant ``M_TRIM_THRESHOLD`` of malloc.h."""
 
 _OWN_SETTINGS: Final = ("MALLOC_", "GLIBC_TUNABLES")
-"""The beginnings of the names of environment variables with which users configure the allocator."""
+"""Users configure the allocator with environment variables whose names begin with these texts."""
 
 
 @lru_cache(1)

@@ -1,4 +1,4 @@
-"""The writer of a sink under ``df.write``. Each write is a version of an application, and repeating it writes nothing twice.
+"""The writer of a sink under ``df.write``. Each write is a numbered version; a repeated write writes no row twice.
 
 Spark calls `writer` once, in a planning worker. Tasks and the commit worker get pickled copies of the returned writer. So
 commit and abort know the plan, and do not plan again.
@@ -78,7 +78,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Journal the decision to commit the version, then commit its rows. *Called on the driver, in the commit worker.*"""
+        """Write the commit decision into the journal, then commit the rows. *Called on the driver, in the commit worker.*"""
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
         with self._sink.coordinator(self._view()) as coordinator:
@@ -97,7 +97,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         return self._plan
 
     def _view(self) -> QueryView:
-        """Return a view that replaces Spark's logs: each version counts as a micro-batch, and version numbers may have gaps."""
+        """Return the view of these writes, which have no Spark logs: each version counts as a micro-batch."""
         line = SourceLine(canonical({"txnAppId": self._app, "txnVersion": self._version}))
         return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
 
@@ -136,6 +136,6 @@ class HostedBatchWriter(DataSourceArrowWriter):
             raise LocationError(
                 "LOCATION_TAKEN",
                 location=path,
-                reason=f"the versions of this location go to {former}, so this write would put no rows into {now}",
+                reason=f"its versions are written to {former}, but this write goes to {now}",
             )
         return identity

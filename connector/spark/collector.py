@@ -19,7 +19,7 @@ from connector.spark.allocator import return_free_memory
 __all__ = ["PATIENCE", "collector_patient"]
 
 PATIENCE: Final = 500_000
-"""The number of tracked objects, created and not yet freed, at which the collector runs.
+"""The collector runs when this number of tracked objects have been created and not yet freed.
 
 Rows, batches and transactions contain no cycles, so reference counting frees them, and this number is never reached. If a
 user's sink creates cycles, at most this many objects stay uncollected.

@@ -1,4 +1,4 @@
-"""The checks that neither a query nor another rewind is using a location that a rewind is about to change."""
+"""Checks that no query and no other rewind uses a location, before a rewind changes that location."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class QueryRunsError(FencedError):
 def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
     """Return an error if the query's driver may be running; else None.
 
-    If `stopped`, the operator confirms that the query has stopped. Then only a driver that still holds the query's state is an
-    error.
+    If `stopped`, the operator confirms that the query has stopped. Then the only error is a driver that is alive and still
+    holds the query's state.
     """
     alive = is_alive(run.process)
     driver = process_text(run.process)
@@ -40,10 +40,10 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
 
 
 def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] = ()) -> FencedError | None:
-    """Return an error if the driver of an earlier run is alive on this machine and has not ended its run; else None.
+    """Return an error if the driver of an earlier run is alive on this machine and its run has not ended; else None.
 
-    Such a driver may be paused, and may not know that it was superseded. If it wrote to Spark's logs after a rewind, they would
-    be damaged.
+    Such a driver may be paused, and may not know that it was superseded. If such a driver wrote to Spark's logs after
+    a rewind, the logs would be damaged.
     """
     for _, run in sorted(ledger.runs.items()):
         is_other = run.process != newest.process and run.driver not in stopped
@@ -69,7 +69,7 @@ def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
 def exclusive_access(location: CheckpointLocation) -> Iterator[None]:
     """Lock a location while a block runs, so that no other command changes it.
 
-    Otherwise, a second rewind could delete the files of a query that was started after the first rewind.
+    Without the lock, a second rewind could delete the files of a query that was started after the first rewind.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Deletion of temporary files that a killed driver left from its first micro-batch. Spark refuses to start beside them.
+"""Deletion of temporary files that a killed driver left from its first micro-batch. While they exist, Spark can't start.
 
 Spark writes ``offsets/0`` as ``offsets/.0.UUID.tmp`` and renames it. A driver that dies in between leaves the temporary file.
 Before its first micro-batch, Spark requires that ``offsets``, ``commits`` and ``state`` contain no files, not even temporary
@@ -39,7 +39,7 @@ _TEMPORARY = re.compile(r"\.+\d+\.[^.]+\.tmp(\.crc)?")
 
 
 def left(location: CheckpointLocation) -> Sequence[str]:
-    """Return the temporary files of a first micro-batch; none if Spark has already started the first micro-batch."""
+    """Return the temporary files of a first micro-batch; none if Spark has already recorded the first micro-batch."""
     found = {log: location.files.names(log) for log in CHECKED}
     if any(name.isdigit() for names in found.values() for name in names):
         return []
@@ -103,7 +103,7 @@ def clean(
     location.files.delete(files)
     location.files.delete(records)  # last: without them it is unknown whose files these were
     log.warning(
-        "%s: deleted %s, temporary files of a first micro-batch that Spark never started",
+        "%s: deleted %s. These temporary files were left by a driver that died before the first micro-batch started",
         location.path,
         ", ".join(files),
     )

@@ -1,7 +1,7 @@
 """The data source through which Spark uses a `TwoPhaseCommitSink`, and the writer for streams.
 
 Spark calls `streamWriter` in the planning worker, and again in the commit worker before every commit and abort. Recovery and
-sweep run only in the planning worker (see `connector.spark.internals.phase`). Constructors change nothing.
+the sweep run only in the planning worker (see `connector.spark.internals.phase`). Constructors change nothing.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort the micro-batch, unless the journal has it. *Called on the driver, after a failure or a stop.*"""
+        """Abort the micro-batch, unless it is already in the journal. *Called on the driver, after a failure or a stop.*"""
         with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:
             coordinator.abort(acknowledgements(messages), batchId)
 

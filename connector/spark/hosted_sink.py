@@ -124,12 +124,12 @@ class HostedSink:
         return self.location.journal().load().position
 
     def refuse_overwrite(self, how: str, instead: str) -> None:
-        """If the sink can't replace committed rows, raise `OptionError`: `how` is the user's setting, `instead` a valid one."""
+        """Raise `OptionError` if the sink can't replace committed rows; `how` is the user's setting, `instead` a valid one."""
         if not self.type.supportsOverwrite:
             raise OptionError("OUTPUT_MODE", sink=self.type.name(), mode=how, instead=instead, option="outputMode")
 
     def refuse_update(self) -> None:
-        """Refuse the output mode ``update``, which Python sinks can't have. Spark says only "requirement failed: 2"."""
+        """Refuse the output mode ``update``, which Python sinks can't support. Spark says only "requirement failed: 2"."""
         instead = 'outputMode("append"), with a watermark if the query aggregates'
         raise OptionError(
             "OUTPUT_MODE", sink=self.type.name(), mode='outputMode("update")', instead=instead, option="outputMode"
@@ -210,7 +210,7 @@ class HostedSink:
             sink.close()
 
     def own_options(self) -> Mapping[str, Any]:
-        """Return the options that belong to this host and not to the sink (`HOST_OPTIONS`), parsed."""
+        """Return the parsed options that every sink has (`HOST_OPTIONS`), without this sink's own options."""
         known = {option.key.lower() for option in HOST_OPTIONS.options}
         return HOST_OPTIONS.parse({key: value for key, value in self.options.items() if key in known})
 
@@ -237,7 +237,7 @@ class HostedSink:
         """Return the sink's description for the journal, from which `connector.spark.recorded_sink` builds the sink.
 
         It contains the names of secret options, but not their values: users pass these to commands again. Commands look up the
-        sink by its format's name. The class is only for messages.
+        sink by its format's name. The recorded class is only for messages.
         """
         path = f"{self.type.__module__}:{self.type.__qualname__}"
         hidden = sorted(key for key, value in self.options.items() if is_secret(key, value))
@@ -284,7 +284,7 @@ class _OpenPart:
         self._begun = self._prepared = False
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows to the digest. Unless they are only read, write them in the transaction, which the first rows begin."""
+        """Add rows to the digest and, unless they are only read, to the transaction. The first call begins the transaction."""
         if not self._reads_only:
             if not self._begun:
                 self._transaction = self._sink.beginTransaction(self._context)
@@ -296,7 +296,7 @@ class _OpenPart:
             faults.reach("task.written")
 
     def prepare(self) -> Part:
-        """Prepare the written rows, and return the part. In a repair, first check that the rows are the recorded ones."""
+        """Prepare the written rows, and return the part. In a repair, first check that the rows match the recorded rows."""
         partition, route = self._context.partitionId, self._context.route
         seen = self._digest
         part = Part(partition, None, seen.rows, seen.bytes, seen.hexadecimal(), route)
@@ -309,7 +309,7 @@ class _OpenPart:
         return part
 
     def give_up(self) -> None:
-        """Roll back the transaction, if it was begun but not prepared."""
+        """Roll back the transaction, if it was started but not prepared."""
         if self._begun and not self._prepared:
             self._sink.rollback(self._transaction)
 

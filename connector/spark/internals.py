@@ -1,4 +1,4 @@
-"""All internal names of Spark that this project uses. If a name is gone, a function fails, or returns that it is unknown."""
+"""All internal names of Spark that this project uses. If a name is gone, its function fails, or returns unknown."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Phase(enum.Enum):
 
 
 def phase() -> Phase:
-    """Return whether this is the planning worker or the commit worker, by the modules in the call stack.
+    """Return whether this is the planning worker or the commit worker, judged by the modules in the call stack.
 
     Spark reuses both workers for other queries, so nothing else distinguishes them.
     """
@@ -151,7 +151,7 @@ def checkpoint_location(query: StreamingQuery) -> str:
 
 
 def driver_of(query: StreamingQuery) -> str | None:
-    """Return the `driver_identity` that the workers of a query's driver have; None if unknown. *In the user's program.*"""
+    """Return the `driver_identity` of the workers that run this query; None if unknown. *In the user's program.*"""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -291,13 +291,14 @@ def knows_format(session: SparkSession, name: str) -> bool | None:
 def cloned(session: SparkSession) -> Any:
     """Return a copy of the JVM session, with its settings, views and functions; later changes in one don't affect the other.
 
-    Spark runs each streaming query in such a copy. Creating a Python `SparkSession` for the copy would patch RDDs to use it.
+    Spark runs each streaming query in such a copy. This function creates no Python `SparkSession` for the copy, because that
+    would patch RDDs to use the copy.
     """
     return session._jsparkSession.cloneSession()
 
 
 def worker_python(session: SparkSession) -> str | None:
-    """Return the Python program of Spark's workers; None if unknown, or if Spark itself ships packages to the workers."""
+    """Return the path of Python in Spark's workers; None if unknown, or if Spark itself ships packages to the workers."""
     try:
         context: Any = session.sparkContext
         return None if context._python_includes else str(context.pythonExec)
@@ -306,7 +307,7 @@ def worker_python(session: SparkSession) -> str | None:
 
 
 def finds_class(session: SparkSession, source: type[DataSource]) -> bool:
-    """Return whether Spark finds this class, from an installed package, for its format; False if unknown. *User's program.*"""
+    """Return whether Spark finds this class in an installed package, by its format; False if unknown. *User's program.*"""
     try:
         state: Any = session._jsparkSession.sessionState()
         known = state.dataSourceManager().lookupDataSource(source.name())

@@ -24,7 +24,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
 
 
 def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
-    """Check that the journal belongs to this location and query, and that the query has not moved, nor is being restored."""
+    """Check that the journal belongs to this location and query, that the query was not moved, and that no restore is open."""
     if ledger.moved is not None:
         raise moved_on(ledger.moved)
     if ledger.restoring is not None:

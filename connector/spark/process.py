@@ -1,8 +1,8 @@
-"""The identity of a query's driver process, and whether it is running, according to the operating system, without Spark.
+"""The identity of a driver process, and the check whether the process still runs. Both ask the operating system, not Spark.
 
 A pid alone does not identify a process, because the system reuses pids. Together with the boot id, the pid namespace and the
-start time, it identifies a process on this machine and in this container. Other machines and containers can't see whether the
-process is running. On systems other than Linux, nothing is recorded.
+start time, the pid identifies a process on this machine and in this container. Other machines and containers can't see
+whether the process is running. On systems other than Linux, nothing is recorded.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ def _java_above() -> int | None:
 
 
 def this_process() -> dict[str, Any]:
-    """Return the identity of the calling process, in the form of `driver_process`, for commands."""
+    """Return the identity of the calling process, with the same keys as `driver_process`."""
     return _identity(os.getpid())
 
 
 def process_of(pid: int) -> dict[str, Any]:
-    """Return the identity of a process on this machine, in the form of `driver_process`."""
+    """Return the identity of a process on this machine, with the same keys as `driver_process`."""
     return _identity(pid)
 
 
 def is_alive(identity: Mapping[str, Any]) -> bool | None:
-    """Return whether a process that `driver_process` or `this_process` described still runs; None if unknown."""
+    """Return whether the process with this identity still runs; None if unknown."""
     here = this_process()
     pid, started = identity.get("pid"), identity.get("started")
     if not isinstance(pid, int) or pid < 1 or started is None or here["pid"] is None:
@@ -87,7 +87,7 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
     """Return a text with a process's host and pid, and whether it runs; `alive` is None if unknown."""
-    runs = {True: "runs", False: "is gone", None: "whether it runs can't be seen from here"}[alive]
+    runs = {True: "running", False: "no longer running", None: "may be running, but can't be seen from here"}[alive]
     return f"{process_text(process)}: {runs}"
 
 

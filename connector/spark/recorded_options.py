@@ -1,4 +1,4 @@
-"""Selection of the recorded sink options that a command may use without the operator's confirmation.
+"""Selects the recorded sink options that a command may use without the operator's confirmation.
 
 Anyone who can write to a checkpoint location can put anything into its journal, for example code to run, or an address to which
 passwords would be sent. Queries are safe, because their own programs name code and addresses. But commands and supervisors use
@@ -50,7 +50,7 @@ _HARMLESS_VALUE = re.compile(r"[\w-]*")
 
 
 def leads_out(key: str, value: str) -> bool:
-    """Return whether an option names an address to which secrets are sent, or changes how they are protected on their way."""
+    """Return whether an option names an address that secrets are sent to, or changes how secrets are protected on the way."""
     lowered = key.lower()
     if lowered in _OF_LOCATION or names_code(key):
         return False
@@ -107,7 +107,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
     if out:
         raise _refused(
             out,
-            "names an address to which this command would send secrets (yours, or those in its environment)",
+            "names an address to which this command would send secrets (yours, or those in the command's environment)",
         )
     return options
 

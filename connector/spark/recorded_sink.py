@@ -1,4 +1,4 @@
-"""The sink of a run as the journal has recorded it, built without Spark."""
+"""Builds the sink of a run from the journal's record, without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPES = ("fields", "type", "elementType", "keyType", "valueType")
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
-    """Return the newest run. If there is none, or if this location is a copy and the run is the original's, raise an error."""
+    """Return the newest run. Raise an error if there is none, or if this location is a copy whose own query never ran."""
     run = ledger.newest_run
     if run is None:
         raise NothingToRewindError("NOTHING_TO_REWIND", reason="the journal contains no run of the query")
@@ -58,7 +58,7 @@ def recorded_host(
 
 
 def without_classes(kind: Any) -> Any:
-    """Return a type's JSON with SQL types in place of user-defined types, because PySpark would import the classes of those."""
+    """Return a type's JSON with SQL types in place of user-defined types, because PySpark would import those classes."""
     if isinstance(kind, list):
         return [without_classes(each) for each in kind]
     if not isinstance(kind, dict):
@@ -105,7 +105,7 @@ def _of_one_sink(key: str, value: str) -> bool:
 def missing_secrets(run: RunRecord, given: Mapping[str, str]) -> list[str]:
     """Return the keys of the secret options that the run's sink had, and that `given` lacks.
 
-    The journal of an earlier release may contain an option that counts as a secret now. Its recorded value is not used either.
+    The journal of an earlier release may contain the value of an option that now counts as a secret. That value is not used.
     """
     known = {key.lower() for key in given}
     shown = (key.lower() for key, value in run.setup.get("options", {}).items() if is_secret(key, value))

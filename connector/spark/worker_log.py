@@ -1,6 +1,6 @@
-"""The log of the driver's Python workers. No program can configure it, so the protocol's INFO lines go to standard error.
+"""The log of the driver's Python workers. The user's program can't configure it, so INFO lines go to standard error.
 
-They appear in the driver's standard error. One line reports that a run begins, another that a checkpoint is visible.
+The lines appear in the driver's standard error. One line reports that a run begins, another that a checkpoint is visible.
 """
 
 from __future__ import annotations

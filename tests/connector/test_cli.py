@@ -347,7 +347,7 @@ def test_a_rewind_that_finds_what_nobody_decided_committed_has_a_way_out(
     assert "no checkpoint has decided this part" in capsys.readouterr().err
     assert main(["resolve", str(location), "--part", "2/0", "--as", "accept-duplicates", "--yes"]) == 0
     said = capsys.readouterr().out
-    assert "DOUBLED" in said
+    assert "DUPLICATED" in said
     assert "finish the rewind" in said
     assert not ledger(location).part(2, 0).open
 

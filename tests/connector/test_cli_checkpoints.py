@@ -118,7 +118,7 @@ def test_the_newest_is_shown_with_how_the_query_stands(place: CliPlace, capsys: 
         "micro-batches 3: 4 rows in 1 transactions",
         "s old, timeout 900 s",
         "checkpoint 6, micro-batches 1 to 2, 10 rows: parts open 2, lost 0, committed 0",
-        "whether it runs can't be seen from here",
+        "may be running, but can't be seen from here",
     ):
         assert told in shown
 

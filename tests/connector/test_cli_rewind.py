@@ -73,7 +73,7 @@ def test_without_a_target_it_is_wrong_usage_that_names_recover(place: CliPlace, 
     before = place.ledger().position
     status, document, _ = answer(capsys, "rewind", str(place), "--yes")
     assert (status, document["status"], place.ledger().position) == (2, "wrong usage", before)
-    assert "no row is written twice, run `barrier recover LOCATION`" in document["message"]
+    assert "or to finish an interrupted rewind, run `barrier recover LOCATION`" in document["message"]
 
 
 def test_output_behind_a_named_target_is_told_and_has_to_be_allowed(place: CliPlace, capsys: Capture) -> None:

@@ -103,7 +103,7 @@ def test_a_micro_batch_without_a_commit_is_read_again_unless_it_is_said_to_be_wr
     old.begun(1, '{"orders":{"0":20}}')
     document, said = run(capsys, old, new)
     assert (document["batch"], document["uncommitted"], document["offsets"]) == (0, 1, [{"orders": {"0": 10}}])
-    assert "DOUBLED" in said
+    assert "DUPLICATED" in said
     document, said = run(capsys, old, new.with_name("other"), "--take-uncommitted")
     assert (document["batch"], document["offsets"], document["watermark"]) == (1, [{"orders": {"0": 20}}], 5)
     assert "LOST" in said

@@ -100,7 +100,7 @@ def test_a_copy_is_another_query_and_needs_nothing_of_the_origin(
     shutil.rmtree(place.path)
     status, document, said = restore(capsys, saved, new, "--no-claim")
     assert (status, document["status"], document["batch"]) == (0, "done", 2)
-    assert "give it its own output" in said
+    assert "give the copy its own output" in said
     location = CheckpointLocation(str(new))
     assert location.query_id() == document["query"] != saved.query
     assert sorted(os.listdir(new)) == ["barrier", "commits", "metadata", "offsets"]
@@ -300,7 +300,7 @@ def test_an_origin_that_is_lost_is_claimed_by_force_only(
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
     status, document, said = restore(capsys, saved, new, "--claim", "--force")
     assert status == 0
-    assert "DOUBLED. How many is unknown" in said
+    assert "DUPLICATED. Their number is unknown" in said
     assert ledger(new).position >= saved.position + FAR_ABOVE
     goes_on(new, "other", "p")
 
