@@ -34,7 +34,7 @@ UNKNOWN_LIFE_SECONDS: Final = 300.0
 
 _lock = threading.Lock()
 _kept: dict[TokenSource, tuple[Token, float]] = {}
-"""This process's tokens, each with the time when its reuse ends. Every task makes new clients, and each of them needs a token."""
+"""This process's tokens, each with the time when its reuse ends. Every task makes new clients, and each needs a token."""
 
 
 @dataclass(frozen=True)
