@@ -84,7 +84,7 @@ class KafkaAdmin(ClusterAdmin):
         self._coordinators: dict[str, int] = {}
 
     def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the node id of each transactional id's coordinator, and remember it until `forget_coordinator`."""
+        """Return the node id of each transactional id's coordinator. Remember it until `forget_coordinator` is called."""
         from kafka.protocol.metadata import FindCoordinatorRequest
 
         wanted = list(dict.fromkeys(ids))

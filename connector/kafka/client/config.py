@@ -105,7 +105,7 @@ class ClientConfig:
         return replace(self, settings={**self.settings, key: value})
 
     def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
-        """Return the settings for confluent-kafka. Those in `extra` (underscores stand for dots) override the user's."""
+        """Return the settings for confluent-kafka. The arguments `extra` (underscores stand for dots) override them."""
         more = {key.replace("_", "."): value for key, value in extra.items()}
         return {**security.for_librdkafka(self.settings), **more}
 

@@ -50,7 +50,11 @@ def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], di
         for key in [key for key in settings if key.startswith(f"{store}.")]:
             to = keys.get(key.removeprefix(f"{store}."), ())
             if not is_pem or (not to and not key.endswith(".type")):
-                way = export if not is_pem else "a PEM store has no password; kafka.ssl.key.password is for an encrypted key."
+                way = (
+                    export
+                    if not is_pem
+                    else "a PEM store has no password; kafka.ssl.key.password is for an encrypted key."
+                )
                 raise forbidden_option(name, key, way)
             text = settings.pop(key)
             for target in to:
@@ -64,7 +68,7 @@ def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], di
 
 
 def _with_lines(text: str) -> str:
-    """Return PEM text with the line breaks that OpenSSL needs. In Java's properties, it is often a single line."""
+    """Return PEM text with the line breaks that OpenSSL needs. In Java's properties, PEM text is often a single line."""
     if "\n" in text:
         return text
     lines: list[str] = []

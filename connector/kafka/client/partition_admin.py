@@ -50,7 +50,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class StableEnd:
-    """A partition leader's answer about a `Witness`: which rows before the witness's offset still exist and are decided.
+    """A leader's answer about a `Witness`: whether the rows before it still exist, and whether their transactions have ended.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class StableEnd:
     stable : int
         The last stable offset. Every transaction with rows before this offset has ended.
     cut_at : int or None
-        If the log was replaced from an offset before the witness's offset on, that offset; else None.
+        The offset from which on the log was replaced, if that offset is before the witness's offset; else None.
     aborted : Mapping[int, tuple[int, ...]] or None
         Producer id → the first offset of each transaction of the producer that was aborted at or after the witness's offset.
         If `stable` is after that offset, every such transaction that began before that offset is included. None if the

@@ -211,7 +211,7 @@ def _shown(path: str) -> str:
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings for confluent-kafka. Its tokens come from the same `TokenSource` as kafka-python's."""
+    """Return the settings for confluent-kafka. Both client libraries get their tokens from the same `TokenSource`."""
     if settings.get("sasl.mechanism") != "OAUTHBEARER" or not settings["security.protocol"].startswith("SASL_"):
         return {key: value for key, value in settings.items() if key != PROVIDER}
     plain = {k: v for k, v in settings.items() if not k.startswith(("sasl.oauthbearer.", "https."))}

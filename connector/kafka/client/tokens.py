@@ -65,7 +65,7 @@ class TokenSource:
         return cls(tuple(sorted((k, v) for k, v in settings.items() if k.startswith(("sasl.oauthbearer.", "https.")))))
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
-        """Return a token as confluent-kafka's ``oauth_cb`` must. *Called in each client's process, in a separate thread.*"""
+        """Return a token for confluent-kafka's ``oauth_cb``. *Called in each client's process, in a separate thread.*"""
         token = self.token()
         return token.text, token.expires, token.principal, dict(token.extensions)
 

@@ -25,8 +25,8 @@ class Mark:
     ----------
     checkpoint : CheckpointMark
     ends : Mapping[Partition, int]
-        For each partition, an offset that is after all rows of checkpoints up to this one, and not after any row of a later
-        checkpoint.
+        For each partition, an offset that is after all rows of this checkpoint and of earlier ones, but not after any row of
+        a later checkpoint.
     ids : Mapping[str, str]
         The names of the topics → their ids.
     """

@@ -39,7 +39,7 @@ UNASSIGNED: Final = -1
 class ArrowProducer:
     """A librdkafka producer, made through the C interface with the same configuration as confluent-kafka's producer.
 
-    It has no method to close it. If you drop the object, its transaction stays open, as with a `confluent_kafka.Producer`.
+    There is no method to close the producer. If you drop it, its transaction stays open, as with a `confluent_kafka.Producer`.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_
 
 
 class Deliveries:
-    """Takes a producer's reports of undelivered rows, and keeps the first error that is no consequence of an earlier one."""
+    """Takes a producer's reports of undelivered rows, and keeps the first error that does not result from an earlier error."""
 
     def __init__(self) -> None:
         self._error: KafkaError | None = None
@@ -136,8 +136,8 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
 def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
     """Wait until every queued row is delivered, and return 0. If the deadline passes first, return how many are not delivered.
 
-    The function waits in short steps. If a row is refused, librdkafka sends no more rows of the transaction, and a single long
-    wait would last until these rows time out.
+    The function waits in short steps. If a row is refused, librdkafka sends no more rows of the transaction. A single long wait
+    would then last until the unsent rows time out.
     """
     while True:
         waiting = serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
@@ -147,7 +147,7 @@ def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline
 
 
 def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:
-    """If an error is only the consequence of an earlier error, raise the earlier error, which the delivery reports name."""
+    """If an error only results from an earlier error, raise the earlier error, which the delivery reports name."""
     if error.name() in CONSEQUENCES:
         serve(lambda: producer.poll(0), deliveries)
         deliveries.check()

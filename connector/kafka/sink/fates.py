@@ -139,7 +139,7 @@ def ended_fates(
     partitions : PartitionAdmin
     transactions : Sequence[Prepared]
     together : bool
-        Whether the transactions were open at the same time. Then one request per partition, at its last witness, is enough.
+        Whether the transactions were open at the same time. Then one request for each partition's last witness is enough.
     ask_leaders : bool
         Whether to ask the leaders which transactions are open. If False, a transaction counts as open until the stable offset
         is above the witness's offset.
@@ -164,7 +164,9 @@ def ended_fates(
         # Earlier transactions of the producer ended before this one began; later ones begin after the witness.
         first = [at for at in end.aborted.get(transaction.producer_id, ()) if at < part.offset]
         if first:
-            return PartFate(part, Fate.ABORTED, f"{part} lists the transaction's rows from offset {first[0]} as aborted")
+            return PartFate(
+                part, Fate.ABORTED, f"{part} lists the transaction's rows from offset {first[0]} as aborted"
+            )
         return PartFate(part, Fate.COMMITTED)
 
     return [
@@ -287,7 +289,7 @@ _ENDINGS: Final = {
 def judge_open(state: HandleState, fates: Sequence[PartFate]) -> Whole:
     """Determine the state of a transaction that its coordinator reports as open.
 
-    If it is not open in every partition that it wrote to, the state is LOST or UNKNOWN.
+    If the transaction is not open in every partition that it wrote to, the state is LOST or UNKNOWN.
     """
     wrong = [part for part in fates if part.fate is not Fate.OPEN]
     if not wrong:

@@ -78,7 +78,7 @@ class Prepared:
 
     @property
     def ended_epoch(self) -> int:
-        """The epoch at which the coordinator reports this transaction once it has ended. EndTxn version 5 raises the epoch."""
+        """The epoch that the coordinator reports after this transaction has ended. EndTxn version 5 raises the epoch by one."""
         return self.producer_epoch + 1 if self.end_version >= 5 else self.producer_epoch
 
     def __str__(self) -> str:

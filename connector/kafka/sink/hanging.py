@@ -106,7 +106,9 @@ def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -
         return _stopped(transaction, refusal(code))
     if code != NONE:
         raise _stopped(transaction, refusal(code))
-    log.warning("%s: the coordinator did not write the transaction's marker, so the query wrote the marker", transaction)
+    log.warning(
+        "%s: the coordinator did not write the transaction's marker, so the query wrote the marker", transaction
+    )
     return None
 
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 class Injector:
     """A context manager that writes marks of a topic to a barrier topic.
 
-    The topic is an origin: its barriers are numbered, and each mark says at which offsets of the topic a barrier is. The newest
+    The topic is an origin: its barriers are numbered, and each mark stores one barrier's offsets in the topic. The newest
     injector of a barrier topic fences all others.
 
     Parameters
@@ -223,7 +223,9 @@ def inject_barriers(
             try:
                 mark = injector.inject()
             except RetriableError as problem:
-                log.warning("No barrier was written to %s; trying again at the next interval: %s", barrier_topic, problem)
+                log.warning(
+                    "No barrier was written to %s; trying again at the next interval: %s", barrier_topic, problem
+                )
                 continue
             if mark is not None:
                 written += 1

@@ -286,7 +286,9 @@ class KafkaSink(
         began = described[newest].started_ms if newest else 0
         seen = (history.seen or {}).get("committed") if history.binding else None
         if seen is not None and began > max(seen, history.stamp, _began(history.handles)):
-            evidence = f"{newest} committed a transaction that began at {_time(began)}, after every recorded transaction"
+            evidence = (
+                f"{newest} committed a transaction that began at {_time(began)}, after every recorded transaction"
+            )
             raise PutBackError("LOCATION_PUT_BACK", evidence=evidence)
         return {"committed": began}
 
@@ -452,7 +454,10 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
 
 
 def _is_marked(run: Description, mark: RunMark, late: int) -> bool:
-    """Return whether the run id's epoch is that of a mark, or is higher by at most `late` (delayed requests of the query)."""
+    """Return whether a run id has a mark's producer id, and an epoch that is at most `late` above the mark's epoch.
+
+    Late requests of the query itself can have raised the epoch.
+    """
     return bool(run.producer_id == mark["producerId"] and 0 <= run.producer_epoch - mark["epoch"] <= late)
 
 

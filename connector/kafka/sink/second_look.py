@@ -34,7 +34,7 @@ class SecondLook:
         self._first: dict[Hashable, tuple[Hashable, float]] = {}
 
     def confirms(self, what: Hashable, judgement: Hashable) -> bool:
-        """Return whether `what` first got this judgment at least `SECOND_LOOK_SECONDS` ago, and no other one in between."""
+        """Return whether `what` has had only this judgment for at least `SECOND_LOOK_SECONDS`."""
         now = self._clock.monotonic()
         first, since = self._first.get(what, (None, now))
         if first != judgement:

@@ -77,7 +77,7 @@ class KafkaTransaction:
     deliveries: Deliveries = field(default_factory=Deliveries)
 
     def drop(self, failed: bool = False) -> None:
-        """Release producer, threads and connections. The producer is never closed, because `close()` would abort."""
+        """Release producer, threads and connections. The producer is not closed: `close()` would abort the transaction."""
         self.producer = None
         if self.admin is not None:
             self.admin.intact = self.admin.intact and not failed  # so the next attempt gets a new admin
@@ -96,7 +96,7 @@ def timeout_of(asked_ms: int | None, admin: KafkaAdmin) -> int:
 
 
 def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
-    """Return an object for at-least-once that has no real transaction: only a producer, whose rows are visible immediately."""
+    """Return a `KafkaTransaction` for at-least-once: it has only a producer, whose rows are visible immediately."""
     transaction = KafkaTransaction(None, int(DEFAULT_MESSAGE_SECONDS * 1000))
     transaction.producer = make_producer(settings, transaction, {})
     return transaction
@@ -136,7 +136,7 @@ def connect(
 
 
 def is_free(transaction: KafkaTransaction) -> bool:
-    """Return whether the chosen id is still free. If it is not, initializing it would abort another task's transaction.
+    """Return whether the chosen id is still free. If not, initializing the id would abort another task's transaction.
 
     Also return False if the brokers do not answer quickly: they may have moved, and a new connection finds them.
     """
