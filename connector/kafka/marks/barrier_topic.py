@@ -102,7 +102,8 @@ class BarrierTopic:
             )
             reason = self._config.scrub(problem.args[0].str())
             raise self._invalid(
-                f"an existing topic, because this user may not create it ({reason}). An administrator can create it: {command}"
+                f"an existing topic, because this user is not allowed to create it ({reason}). An administrator "
+                f"can create it: {command}"
             ) from None
 
     def _invalid(self, expectation: str) -> OptionError:

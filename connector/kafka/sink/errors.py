@@ -33,7 +33,10 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
     more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     evidence = whole.state.evidence
     if whole.divided:
-        evidence = f"readers see some of its rows, but other rows are gone. Writing all of them again would duplicate some: {evidence}"
+        evidence = (
+            "readers see some of its rows, but other rows are gone. Writing all of them again would duplicate some: "
+            f"{evidence}"
+        )
     return AmbiguousOutcomeError(
         "OUTCOME_UNKNOWN",
         transaction=f"{transaction}{more}",

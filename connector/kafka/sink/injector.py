@@ -224,7 +224,7 @@ def inject_barriers(
                 mark = injector.inject()
             except RetriableError as problem:
                 log.warning(
-                    "No barrier was written to %s; trying again at the next interval: %s", barrier_topic, problem
+                    "No barrier was written to %s (%s); trying again at the next interval", barrier_topic, problem
                 )
                 continue
             if mark is not None:
