@@ -153,7 +153,7 @@ class ClusterAdmin(KafkaConnection):
         return {config.name: config.value for config in result.configs if config.value is not None}
 
     def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return each feature's level that is in effect in the cluster, and its highest level that one broker supports."""
+        """Return two mappings by feature name: the level in effect, and the highest level that one broker supports."""
         from kafka.protocol.metadata import ApiVersionsRequest
 
         answer = self.ask(
