@@ -128,11 +128,11 @@ def test_a_part_that_is_aborted_from_outside_between_look_and_commit_is_named(
         while_paused(
             query, "decision.written", lambda: check(abort_from_outside(kafka.bootstrap_servers, Partition(topic, 1)))
         )
-    assert f"{topic} [1] lists its rows from offset" in str(stopped.value)
+    assert f"{topic} [1] lists the transaction's rows from offset" in str(stopped.value)
     assert query.place.ledger().unsettled()
     with pytest.raises(AmbiguousOutcomeError, match="OUTCOME_UNKNOWN") as again:
         query.engine().run()
-    assert f"{topic} [1] lists its rows from offset" in str(again.value)
+    assert f"{topic} [1] lists the transaction's rows from offset" in str(again.value)
     assert "barrier resolve" in str(again.value)
     accept_loss(query, again.value)
     query.engine().run()

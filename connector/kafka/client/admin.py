@@ -31,7 +31,7 @@ TRANSACTION_LOG = "__transaction_state"
 
 SECOND_LOOK_SECONDS: Final = 1.0
 """The shortest time between two checks that have to agree. A broker that resumes after a pause, or has just become a
-coordinator, fetches the cluster's metadata twice a second."""
+coordinator, has fetched the cluster's current metadata by then: brokers fetch it twice a second."""
 
 NO_PRODUCER = (1 << 63) - 1
 """A producer id that no broker assigns, because brokers count up from 0, in blocks of 1000."""
@@ -84,7 +84,7 @@ class KafkaAdmin(ClusterAdmin):
         self._coordinators: dict[str, int] = {}
 
     def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the node id of each transactional id's coordinator, and remember it until `forget_coordinator`."""
+        """Return the node id of each transactional id's coordinator. Remember it until `forget_coordinator` is called."""
         from kafka.protocol.metadata import FindCoordinatorRequest
 
         wanted = list(dict.fromkeys(ids))
@@ -107,7 +107,7 @@ class KafkaAdmin(ClusterAdmin):
         return self.until(attempt, "the coordinators of transactions")
 
     def _remember(self, transactional_id: str, opinions: Sequence[Any]) -> None:
-        """Remember an id's coordinator if all answers name the same node. A paused broker may name a former coordinator."""
+        """Remember an id's coordinator if all answers name the same node. A paused broker may name an old coordinator."""
         for opinion in opinions:
             if opinion.error_code == ID_DENIED:
                 raise missing_right("DESCRIBE", f"transactional id {transactional_id}")
@@ -120,7 +120,7 @@ class KafkaAdmin(ClusterAdmin):
             self._coordinators[transactional_id] = node
 
     def forget_coordinators(self) -> None:
-        """Forget all coordinators, because they may have moved since they were found."""
+        """Forget all coordinators, because any of them may have moved."""
         self._coordinators.clear()
 
     def forget_coordinator(self, transactional_id: str) -> None:
@@ -285,7 +285,7 @@ class KafkaAdmin(ClusterAdmin):
                     owner=self.config.name,
                     option="kafka.transaction.timeout.ms",
                     value=timeout_ms,
-                    expectation="at most the brokers' transaction.max.timeout.ms, which this user may not read",
+                    expectation="at most the brokers' transaction.max.timeout.ms, which this user is not allowed to read",
                 )
             raise StoreError(
                 "KAFKA_REFUSED", reason=f"InitProducerId of {transactional_id}: {error_name(answer.error_code)}"

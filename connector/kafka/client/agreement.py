@@ -17,7 +17,7 @@ from transactional.errors import RetriableError
 __all__ = ["AskEach", "TopicView", "ask_each_broker"]
 
 ENOUGH: Final = 2
-"""How many brokers must answer before a topic can count as deleted or created again; one, if the cluster has no other."""
+"""The number of brokers that must answer before a topic counts as deleted or created again; one if there is only one broker."""
 
 ASKED_AT_MOST: Final = 5
 """The largest number of brokers that are asked."""
@@ -30,7 +30,7 @@ class TopicView:
     Parameters
     ----------
     identity : str
-        The topic's id, in the form that a source's offsets keep; empty if the broker does not know the topic.
+        The topic's id in base64, as the source's offsets store it; empty if the broker does not know the topic.
     partitions : frozenset[int]
         The numbers of the topic's partitions.
     """
@@ -91,7 +91,7 @@ def _request(topics: Sequence[str]) -> Any:
 
 
 def _view(topic: Any) -> TopicView | None:
-    """Convert one topic of a broker's answer; return None if the broker does not know the topic's state yet."""
+    """Convert one topic of a broker's answer to a `TopicView`; None if the broker does not know the topic's state yet."""
     if topic.error_code == TOPIC_DENIED:
         raise missing_right("DESCRIBE", f"topic {topic.name}")
     if topic.error_code == UNKNOWN_TOPIC:

@@ -32,7 +32,7 @@ _NO_TOPIC: Final = "__consumer_offsets"
 
 
 def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> AdminClient:
-    """Check that a broker answers, and return the client that asked it. *Called on the driver, before the first row*."""
+    """Check that a broker answers, and return the client for further requests. *Called on the driver, before the first row*."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -96,8 +96,8 @@ def check_reader(config: ClientConfig) -> None:
 def check_group(admin: AdminClient, config: ClientConfig, group: str, deadline: Deadline | None = None) -> None:
     """Check that this user may commit offsets to a consumer group. *Called on the driver, at* ``load()``.
 
-    If the group's coordinator is loading or moving, or if no broker answers, the check ends without an error, because these
-    offsets are for monitoring only.
+    If the group's coordinator is loading or moving, or if no broker answers, the check ends without an error, because the
+    group's offsets are for monitoring only.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AclOperation

@@ -67,7 +67,7 @@ class Renamed:
     unit : str
         How the value changes, for the docs; empty if it does not change.
     convert : Callable[[str], str]
-        Converts the user's value. If it raises ValueError, the error's text is the form that it expects.
+        Converts the user's value. If the value is wrong, it raises ValueError with a text that describes the expected form.
     """
 
     to: str
@@ -77,7 +77,7 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Ignored:
-    """A setting that can be ignored, because no row depends on it here. `reason` is for the log and the docs."""
+    """A setting that can be ignored, because it does not change any row here. `reason` is for the log and the docs."""
 
     reason: str
 

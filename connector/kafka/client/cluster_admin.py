@@ -44,9 +44,9 @@ class ClusterAdmin(KafkaConnection):
     def topics(self, names: Iterable[str], awaited: Collection[Partition] | None = None) -> dict[str, TopicInfo]:
         """Return descriptions of these topics. Topics that do not exist are omitted.
 
-        This asks two brokers, because a broker that was paused may know only a former leader. For each partition, the leader
-        with the newer epoch counts. The method waits until every partition has a leader; if `awaited` is given, it waits
-        only for the leaders of those partitions.
+        This asks two brokers, because a broker that was paused may still name an old leader. For each partition, the leader
+        with the newer epoch counts. The method waits until every partition has a leader or, if `awaited` is given, only
+        until those partitions have leaders.
         """
         wanted = sorted(set(names))
 
@@ -86,7 +86,7 @@ class ClusterAdmin(KafkaConnection):
         """Return the end offset of each partition, and its leader's epoch.
 
         The end offset is the high watermark or, with `committed`, the last stable offset. Each request carries the leader's
-        epoch, so that a leader that was replaced refuses it, and does not answer from its old log.
+        epoch, so that a replaced leader refuses the request and does not answer from an outdated log.
         """
         left = set(partitions)
         known = dict(topics)
@@ -123,7 +123,7 @@ class ClusterAdmin(KafkaConnection):
         return self.until(attempt, "the end offsets of partitions")
 
     def end_txn_version(self) -> int:
-        """Return the version of EndTxn to use: 5 if the cluster's finalized transaction.version is 2 or more, else up to 4."""
+        """Return the EndTxn version to use: 5 if the cluster's finalized transaction.version is 2 or more, else at most 4."""
         from kafka.protocol.producer.transaction import EndTxnRequest
 
         levels, _ = self.feature_levels()
@@ -131,7 +131,10 @@ class ClusterAdmin(KafkaConnection):
         return self.version_of(EndTxnRequest, highest)
 
     def longest_timeout_ms(self) -> int | None:
-        """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it. Ask the brokers once."""
+        """Return the brokers' ``transaction.max.timeout.ms``; None if this user is not allowed to read it.
+
+        Only the first call asks a broker.
+        """
         if self._longest_ms is None:
             name = "transaction.max.timeout.ms"
             value = (self.settings_of(BROKER, str(self.any_node()), [name]) or {}).get(name)
@@ -139,7 +142,7 @@ class ClusterAdmin(KafkaConnection):
         return self._longest_ms[0]
 
     def settings_of(self, kind: int, name: str, keys: Sequence[str]) -> dict[str, str] | None:
-        """Return settings of a broker or a topic, without hidden values; None if this user may not read the settings."""
+        """Return settings of a broker or a topic, without values that the brokers hide; None if this user lacks the right."""
         from kafka.protocol.admin import DescribeConfigsRequest
 
         node = int(name) if kind == BROKER else self.any_node()
@@ -150,7 +153,7 @@ class ClusterAdmin(KafkaConnection):
         return {config.name: config.value for config in result.configs if config.value is not None}
 
     def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the level of each feature that is in effect in the cluster, and the highest level that a broker supports."""
+        """Return two mappings by feature name: the level in effect, and the highest level that one broker supports."""
         from kafka.protocol.metadata import ApiVersionsRequest
 
         answer = self.ask(

@@ -60,7 +60,7 @@ _FIXED: Mapping[str, tuple[frozenset[str], str]] = {
     "acks": (frozenset({"all", "-1"}), "transactions need all, which is the default."),
     "request.required.acks": (frozenset({"all", "-1"}), "transactions need all, which is the default."),
 }
-"""Keys that may only be set to a value that the sink uses anyway → the accepted values, and the reason."""
+"""Keys for which the sink accepts only the values that it uses anyway → these values, and the reason."""
 
 _SPARK_HIDES: Final = re.compile(r"secret|password|token|access[.]?key|url", re.IGNORECASE)
 """Names of options that Spark hides: the defaults of spark.redaction.regex and spark.sql.redaction.options.regex."""
@@ -105,7 +105,7 @@ class ClientConfig:
         return replace(self, settings={**self.settings, key: value})
 
     def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
-        """Return the settings for confluent-kafka. Settings in `extra`, with underscores for dots, replace the user's."""
+        """Return the settings for confluent-kafka. The arguments `extra` (underscores stand for dots) override them."""
         more = {key.replace("_", "."): value for key, value in extra.items()}
         return {**security.for_librdkafka(self.settings), **more}
 
@@ -116,7 +116,7 @@ class ClientConfig:
         return {**plain, "bootstrap_servers": servers, **security.for_kafka_python(self.name, self.settings)}
 
     def check_token(self) -> None:
-        """If clients log in with a token, fetch it now, because this error is clearer than the clients' own."""
+        """If the clients log in with tokens, fetch one now: an error here is clearer than the clients' own errors."""
         if self.settings.get("sasl.mechanism") == "OAUTHBEARER" and self.is_secured:
             try:
                 TokenSource.of(self.settings).token()
@@ -133,15 +133,16 @@ class ClientConfig:
         return text
 
     def warn_of_ignored(self) -> None:
-        """Log the settings that have no effect here. *Called on the driver, once per start.*"""
+        """Warn about the settings that have no effect here. *Called on the driver, once per start.*"""
         for key, reason in self.ignored.items():
             _log.warning("%s ignores the option kafka.%s: %s", self.name, key, reason)
 
     def warn_of_shown(self) -> None:
-        """Warn of each secret that Spark would show in the plans of a source. *Called on the driver, once per load.*
+        """Warn about each option that may hold a secret and that Spark does not hide in query plans (``DataFrame.explain``).
 
-        Spark 4.2 shows no options of a sink in plans, UI or event log. There is no warning for ``ssl.key.pem``, because its
-        key must be encrypted; see `security`.
+        *Called on the driver, once per load of the source.* A sink's options need no warning: Spark 4.2 shows them neither in
+        plans nor in the UI or the event log. ``ssl.key.pem`` needs none either: `check_security` refuses a key that is not
+        encrypted.
         """
         for key, value in self.settings.items():
             if value and hides_value(key) and not _SPARK_HIDES.search(key) and key != "ssl.key.pem":

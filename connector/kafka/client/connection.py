@@ -32,10 +32,10 @@ REASON_SECONDS: Final = 5.0
 """How long to search for the reason why a request timed out."""
 
 OPINION_SECONDS: Final = 10.0
-"""How long to wait for two brokers' answers, connecting included. A paused broker costs no time if two others answer."""
+"""How long to wait for two brokers' answers, including the time to connect. If two answer, a paused broker costs no time."""
 
 ENOUGH: Final = 2
-"""How many brokers must answer, so that the answers count as evidence; one, if the cluster has no other."""
+"""The number of brokers that must answer before their answers count as evidence; one, if there is only one broker."""
 
 ASKED_AT_MOST: Final = 3
 """The largest number of brokers that get the same request. The first `ENOUGH` answers count."""
@@ -174,8 +174,8 @@ class KafkaConnection:
     def ask_several(self, request: Callable[[], Any]) -> list[Any] | None:
         """Send one request to several brokers, and return the first two answers; None if too few brokers answered.
 
-        If a broker was paused and replaced, it answers from its old knowledge. So one answer does not prove which broker
-        leads now. If the cluster has only one broker, its answer is enough.
+        A broker that was paused and replaced answers with outdated metadata. So one answer does not prove which broker leads
+        now. If the cluster has only one broker, that broker's answer is enough.
         """
         nodes = [broker.node_id for broker in self._manager.cluster.brokers()]
         random.shuffle(nodes)
@@ -219,7 +219,7 @@ class KafkaConnection:
         return list(answers)
 
     def ask(self, request: Callable[[], Any], node: Callable[[], int] | None = None) -> Any:
-        """Send one request to a node (by default, to any) and return the answer; repeat it while connections break."""
+        """Send one request to a node (by default, to any), and return the answer. If the connection breaks, try again."""
 
         def attempt() -> Any:
             target = node() if node else self._manager.least_loaded_node()

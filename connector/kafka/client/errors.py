@@ -35,7 +35,7 @@ def forbidden_option(name: str, key: str, way: str) -> OptionError:
 
 
 def invalid_option(name: str, key: str, value: str, expectation: str) -> OptionError:
-    """Return the error for a setting with a wrong value. `key` is its name without ``kafka.``; the error shows `value`."""
+    """Return the error for a setting with a wrong value. The error shows `value`; `key` is a name without ``kafka.``."""
     return OptionError("INVALID_OPTION", owner=name, option=f"kafka.{key}", value=value, expectation=expectation)
 
 
@@ -48,7 +48,7 @@ class TopicChangedError(StoreError):
 
 
 def unreachable_brokers(name: str, servers: str, reason: str) -> StoreUnreachableError:
-    """Return the error for a cluster of which no broker can be used."""
+    """Return the error to raise if none of a cluster's brokers can be used."""
     return StoreUnreachableError(
         "BROKERS_UNREACHABLE", owner=name, servers=servers, reason=reason, option="kafka.bootstrap.servers"
     )

@@ -15,8 +15,8 @@ _TRUST_STORE: Final = (
     "kafka.ssl.ca.location to ca.pem."
 )
 _KEY_STORE: Final = (
-    "the client libraries can't both read JKS and PKCS#12. Export your store once: keytool -importkeystore "
-    "-srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12 (JKS only); "
+    "kafka-python, one of the two client libraries, reads neither JKS nor PKCS#12. Export your store once: "
+    "keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12 (JKS only); "
     "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key; "
     "then set kafka.ssl.certificate.location, kafka.ssl.key.location and kafka.ssl.key.password."
 )
@@ -38,7 +38,7 @@ _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", r
 
 
 def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Translate Java's PEM stores into librdkafka's settings, and refuse other stores, with the commands that export them.
+    """Translate Java's PEM stores into librdkafka's settings. For other stores, raise an error with commands to export them.
 
     Return the settings, and for each translated setting the name that the user wrote.
     """
@@ -50,7 +50,11 @@ def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], di
         for key in [key for key in settings if key.startswith(f"{store}.")]:
             to = keys.get(key.removeprefix(f"{store}."), ())
             if not is_pem or (not to and not key.endswith(".type")):
-                way = export if not is_pem else "a PEM store has no password of its own: see kafka.ssl.key.password."
+                way = (
+                    export
+                    if not is_pem
+                    else "a PEM store has no password; kafka.ssl.key.password is for an encrypted key."
+                )
                 raise forbidden_option(name, key, way)
             text = settings.pop(key)
             for target in to:
@@ -64,7 +68,7 @@ def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], di
 
 
 def _with_lines(text: str) -> str:
-    """Return PEM text with the line breaks that OpenSSL needs. In Java's properties, it is often a single line."""
+    """Return PEM text with the line breaks that OpenSSL needs. In Java's properties, PEM text is often a single line."""
     if "\n" in text:
         return text
     lines: list[str] = []

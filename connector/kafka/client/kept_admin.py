@@ -17,11 +17,11 @@ from transactional.clock import Clock, Deadline, SystemClock
 __all__ = ["borrow_admin", "give_back"]
 
 IDLE_SECONDS: Final = 10.0
-"""How long an idle admin is kept for the next call. Then it is closed. Otherwise its thread would look for brokers as long as
-the process lives, and log that they are down."""
+"""How long an idle admin waits for the next call before it is closed. If it stayed open, its thread would look for brokers as
+long as the process lives, and log whenever they are down."""
 
 LIFE_SECONDS: Final = 60.0
-"""How long an admin is reused at most, because brokers' settings and addresses change while queries run."""
+"""The longest time for which an admin is reused. Brokers' settings and addresses can change while queries run."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,10 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
 
 
 def give_back(admin: KafkaAdmin) -> None:
-    """Keep an admin for the next call. If a request is unanswered, its caller failed, or it is too old, close it instead."""
+    """Keep an admin for the next call.
+
+    Close it instead if one of its requests has no answer, its caller failed, or the admin is too old.
+    """
     if not admin.intact or admin.life.passed():
         admin.close()
         return

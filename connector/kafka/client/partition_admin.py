@@ -50,22 +50,22 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class StableEnd:
-    """A partition leader's answer about a `Witness`: whether all rows before its offset still exist and have been decided.
+    """A leader's answer about a `Witness`: whether the rows before it still exist, and whether their transactions have ended.
 
     Parameters
     ----------
     gone : str
-        Why this partition has no answer; empty if it has one. If not empty, `stable`, `cut_at` and `aborted` mean nothing.
+        Why the leader can't answer; empty if it can. If it can't, ignore `stable`, `cut_at` and `aborted`.
     stable : int
-        The last stable offset. Every transaction with rows before it has ended.
+        The last stable offset. Every transaction with rows before this offset has ended.
     cut_at : int or None
-        The offset from which on the log was replaced, if it is before the witness's offset; else None.
+        The offset from which on the log was replaced, if that offset is before the witness's offset; else None.
     aborted : Mapping[int, tuple[int, ...]] or None
-        Producer id → the first offsets of its aborted transactions that ended at or after the witness's offset. If `stable`
-        is after the witness's offset, all such transactions that began before that offset are listed. None if the leader
-        left out the list, as it may for an offset that only its remote tier has. That is no evidence of a commit.
+        Producer id → the first offset of each transaction of the producer that was aborted at or after the witness's offset.
+        If `stable` is after that offset, every such transaction that began before that offset is included. None if the
+        leader sent no list, as can happen if the offset is only in remote storage. None is no evidence of a commit.
     leader_epoch : int
-        The leader's epoch, which the request carried. A broker that knows of a newer leader refuses such a request.
+        The leader's epoch that the request named. A broker that knows of a newer leader refuses such a request.
     """
 
     gone: str = ""
@@ -114,10 +114,10 @@ class PartitionAdmin:
     def stable_ends(self, witnesses: Sequence[Witness]) -> list[StableEnd]:
         """Return the partition leaders' answers about witnesses, in the order of the witnesses.
 
-        One `read_committed` fetch without data returns the stable offset, the aborted transactions, and (by the leader
-        epoch) the offset from which on the log differs from the log of the witness. The request asks for no bytes, but the
-        broker still returns one batch, of one partition, in each answer. Witnesses of the same partition are sent in separate
-        requests, without waiting in between.
+        One `read_committed` fetch returns the stable offset and the aborted transactions. The leader epoch in the request
+        makes the broker also report from which offset on the log has changed since the witness was recorded. The request
+        asks for no bytes, but each answer still contains one batch, of one partition. Witnesses of the same partition are
+        sent in separate requests, without waiting in between.
         """
         ends: dict[int, StableEnd] = {}
         asked = dict(enumerate(witnesses))
@@ -180,7 +180,7 @@ class PartitionAdmin:
             ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted, leader_epoch=epoch)
 
     def held_back(self, topic: str) -> list[Partition]:
-        """Return a topic's partitions whose stable offset is below the high watermark, which blocks their readers."""
+        """Return the partitions of a topic whose readers are blocked: the stable offset is below the high watermark."""
 
         def attempt() -> list[Partition] | None:
             info = self._admin.topics([topic], ()).get(topic)
@@ -232,7 +232,7 @@ class PartitionAdmin:
             producer_epoch=epoch,
             transaction_result=commit,
             topics=[kind.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.number])],
-            # The epoch that the partition saw last. With a higher one, the partition would refuse the coordinator itself.
+            # The epoch that the partition saw last. With a higher one, the partition would refuse the coordinator's markers.
             coordinator_epoch=max(0, opened.coordinator_epoch),
             transaction_version=2 if end_version >= 5 else 0,
         )

@@ -1,4 +1,4 @@
-"""Find out from a partition's log how a transaction ended: the producer's first control batch is the marker.
+"""Find out from a partition's log how a transaction ended. Its commit or abort marker is a control batch in the log.
 
 If a transactional id was initialized again or has expired, the coordinator no longer knows how the id's previous transaction
 ended. The markers in the partitions stay as long as the rows.
@@ -27,8 +27,8 @@ FETCH_BYTES: Final = 1 << 20
 """The size of one fetch. The broker returns at least one whole batch, even if it is larger."""
 
 JUDGE_SECONDS: Final = 300.0
-"""Time limit of the search for one marker. The marker usually follows the witness directly. If the coordinator wrote it at the
-transaction's timeout, the search first reads other producers' rows, at tens of megabytes per second."""
+"""Time limit of the search for one marker. The marker usually follows the witness directly. If the coordinator wrote the
+marker only at the transaction's timeout, other producers' rows come first, and are read at tens of megabytes per second."""
 
 OFFSET_OUT_OF_RANGE: Final = 1
 GONE: Final = frozenset({3, 100, 103, 104})
@@ -80,7 +80,8 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
     """Search a partition's log, from the witness on, for the marker that ended a transaction there.
 
     The transaction's marker has the epoch `epoch` (EndTxn below version 5) or the next epoch (version 5, time-outs, fencing).
-    The first such marker belongs to it: every later transaction of the producer has a later epoch or begins later.
+    The first such marker at or after the witness belongs to this transaction: every later transaction of the producer has a
+    later epoch, or begins after that marker.
     """
 
     def attempt() -> Verdict | None:
@@ -97,7 +98,7 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
 
 
 def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
-    """Return why a partition is no longer the partition of a witness; an empty text if it still is."""
+    """Return why a witness's partition no longer exists; an empty text if it still exists."""
     info = topics.get(witness.partition.topic)
     if info is None:
         return f"{witness} from {witness.offset}: the topic does not exist"
@@ -125,7 +126,7 @@ def parse_control_key(key: bytes | None) -> Ending:
 
 
 def _why_unreadable(part: Any, witness: Witness) -> str:
-    """Return why a partition's answer to a Fetch request does not show the log at the witness; empty if it does."""
+    """Return why the answer to a Fetch request does not show the log at the witness's offset; empty if it does."""
     if part.error_code in GONE:
         return f"the topic was deleted or created again ({error_name(part.error_code)})"
     if part.error_code in (TOPIC_DENIED, CLUSTER_DENIED):

@@ -22,13 +22,13 @@ def check_release(admin: KafkaAdmin) -> Iterator[Finding]:
         yield warning(
             "transaction-version",
             f"transaction.version is {level}, so each commit and abort has to ask the coordinator first.",
-            "With brokers from 4.0 on, run kafka-features.sh upgrade --feature transaction.version=2.",
+            "If all brokers run release 4.0 or newer, run kafka-features.sh upgrade --feature transaction.version=2.",
         )
     if highest.get("metadata.version", 0) == SKIPS_MARKERS:
         yield warning(
             "transaction-version",
             "The brokers run release 4.3. Versions 4.3.0 and 4.3.1 may skip commit markers (KAFKA-20734). The sink "
-            "writes such a marker itself if this user has the right to.",
+            "writes such a marker itself if this user has the right.",
             "Grant this user ClusterAction on the cluster, or use brokers of release 4.2.",
         )
     elif level >= 2:

@@ -28,7 +28,7 @@ _ONE_LIBRARY: Final = "librdkafka supports it, but kafka-python, which commits t
 _UNSUPPORTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("ssl.curves.list", "ssl.sigalgs.list", "ssl.providers", "ssl.engine.location", "ssl.engine.id"),
-        f"{_ONE_LIBRARY}; both read the system's openssl.cnf.",
+        f"{_ONE_LIBRARY}; use the system's openssl.cnf, which both libraries read.",
     ),
     "ssl.ca.certificate.stores": f"{_ONE_LIBRARY}: set kafka.ssl.ca.location (a PEM file).",
 }
@@ -211,7 +211,7 @@ def _shown(path: str) -> str:
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings for confluent-kafka. As for kafka-python, tokens come from `TokenSource`."""
+    """Return the settings for confluent-kafka. Both client libraries get their tokens from the same `TokenSource`."""
     if settings.get("sasl.mechanism") != "OAUTHBEARER" or not settings["security.protocol"].startswith("SASL_"):
         return {key: value for key, value in settings.items() if key != PROVIDER}
     plain = {k: v for k, v in settings.items() if not k.startswith(("sasl.oauthbearer.", "https."))}

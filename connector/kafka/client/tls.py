@@ -62,9 +62,9 @@ def tls_failed(name: str, servers: str, problem: ssl.SSLError | str) -> StoreErr
 
 
 def tls_problem(name: str, settings: Mapping[str, str]) -> ssl.SSLError | None:
-    """Try a TLS handshake with one broker after the other. Return the first error that gives a reason, or None.
+    """Try TLS handshakes with the brokers, one after the other, and return the first TLS error; None if there is none.
 
-    librdkafka's own text is the same for an expired certificate and an unknown authority.
+    librdkafka's own error text is the same for an expired certificate and for an unknown authority.
     """
     context = ssl_context(name, settings)
     answers = (_shake_hands(context, host, port) for host, port in _addresses(settings))
@@ -72,7 +72,7 @@ def tls_problem(name: str, settings: Mapping[str, str]) -> ssl.SSLError | None:
 
 
 def tls_hint(settings: Mapping[str, str]) -> str:
-    """Return a hint to add to an error if the user connects without TLS to a listener that uses TLS; else an empty text."""
+    """Return a hint for an error's text if the user connects without TLS to a listener that uses TLS; else an empty text."""
     if is_tls(settings):
         return ""
     trusting = {"bootstrap.servers": settings["bootstrap.servers"], "enable.ssl.certificate.verification": "false"}
@@ -148,7 +148,7 @@ def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _file_of(settings: Mapping[str, str], key: str) -> Iterator[str]:
-    """Yield the path of a certificate or key. If it was given as text, write it to a file that only this user can read."""
+    """Yield the path of a certificate or key. If the user gave PEM text, write it to a file that only this user can read."""
     text = settings.get(f"{key}.pem")
     if text is None:
         yield settings[f"{key}.location"]

@@ -26,15 +26,15 @@ REQUEST_SECONDS: Final = 8.0
 """Time limit of one request to the token endpoint, because librdkafka waits only 10 s for its first token."""
 
 REUSED_PART: Final = 0.7
-"""The part of its lifetime in which a token is reused. After 0.8 of the lifetime, librdkafka asks for a new token, and must
-not get the old one."""
+"""A token is reused for this part of its lifetime. After 0.8 of the lifetime, librdkafka asks for a new token, and must not get
+the old one."""
 
 UNKNOWN_LIFE_SECONDS: Final = 300.0
 """The assumed lifetime of a token if neither the endpoint nor the token says when it expires."""
 
 _lock = threading.Lock()
 _kept: dict[TokenSource, tuple[Token, float]] = {}
-"""The tokens of this process, each with the time until which it is reused. Every task makes new clients, which need a token."""
+"""This process's tokens, each with the time when its reuse ends. Every task makes new clients, and each needs a token."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class TokenSource:
         return cls(tuple(sorted((k, v) for k, v in settings.items() if k.startswith(("sasl.oauthbearer.", "https.")))))
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
-        """Return a token as confluent-kafka's ``oauth_cb``. *Called in the process of each client, in a separate thread.*"""
+        """Return a token for confluent-kafka's ``oauth_cb``. *Called in each client's process, in a separate thread.*"""
         token = self.token()
         return token.text, token.expires, token.principal, dict(token.extensions)
 

@@ -94,7 +94,7 @@ def is_topic_name(text: str) -> bool:
 
 
 def short_id(identity: uuid.UUID | str) -> str:
-    """Return a topic's id in librdkafka's form, which a source's offsets keep.
+    """Return a topic's id in base64, as librdkafka writes it and the source's offsets store it.
 
     Parameters
     ----------

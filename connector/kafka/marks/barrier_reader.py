@@ -31,13 +31,13 @@ Record = tuple[int, "bytes | None"]
 
 
 class ReadsMarks(Protocol):
-    """A reader of a barrier topic, as `Alignment` uses it."""
+    """A reader of a barrier topic. These are the methods that `Alignment` calls."""
 
     def begin(self, offset: int) -> None:
         """Set the offset at which `read_to` continues."""
 
     def read_to(self, end: int, most: int) -> Sequence[Record]:
-        """Return the next records before offset `end`, at most `most`. An empty result means that all of them are read."""
+        """Return the next records before offset `end`, at most `most` of them; an empty result if none are left."""
 
     def close(self) -> None:
         """Close the client."""
@@ -79,7 +79,7 @@ class BarrierReader:
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
     def read_to(self, end: int, most: int) -> Sequence[Record]:
-        """Return the next records before offset `end`, at most `most`. An empty result means that all of them are read."""
+        """Return the next records before offset `end`, at most `most` of them; an empty result if none are left."""
         found: list[Record] = []
         deadline = Deadline(SECONDS)
         while self._next < end and len(found) < most:

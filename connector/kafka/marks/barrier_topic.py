@@ -1,4 +1,4 @@
-"""A barrier topic: a topic with one partition that has a query's marks, in the order of its checkpoints."""
+"""A barrier topic: a topic with one partition that contains a query's marks, in the order of the query's checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTION: Final = "barrierTopic"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
 
 TAIL: Final = 64
-"""How many offsets before the end are searched first for the newest mark. Some of them may have no record (compaction)."""
+"""The search for the newest mark begins this many offsets before the end. Some offsets may have no record (compaction)."""
 
 CREATE_SECONDS: Final = 30.0
 
@@ -102,7 +102,8 @@ class BarrierTopic:
             )
             reason = self._config.scrub(problem.args[0].str())
             raise self._invalid(
-                f"an existing topic, because this user may not create it ({reason}). An administrator can: {command}"
+                f"an existing topic, because this user is not allowed to create it ({reason}). An administrator "
+                f"can create it: {command}"
             ) from None
 
     def _invalid(self, expectation: str) -> OptionError:
@@ -128,7 +129,7 @@ class BarrierTopic:
         topic : str
             The query's output topic.
         rows : Mapping[Partition, int]
-            For each partition, an offset before which all of the checkpoint's rows are.
+            For each partition, an offset that is after all rows of the checkpoint.
         admin : KafkaAdmin
         confirm : Callable[[], None]
             Raises if another process has taken over the query. Called before the mark is written.
@@ -193,7 +194,7 @@ def stable_ends(
 ) -> tuple[dict[str, str], dict[Partition, int]]:
     """Return a topic's id, and the last stable offset of each partition.
 
-    Wait until each offset is at least the partition's offset in the mark `newest`, and above its offset in `rows`.
+    Wait until each offset is at least the partition's offset in the mark `newest`, and above the partition's offset in `rows`.
     """
 
     def look() -> tuple[dict[str, str], dict[Partition, int]] | None:
@@ -215,8 +216,8 @@ def stable_ends(
     stable = backing_off(deadline, admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
     if stable is None:
         reason = (
-            f"the brokers do not report the ends of {topic}, or report ends before those of its newest mark, or an open "
-            "transaction of another writer hides rows of the checkpoint"
+            f"the brokers do not report the ends of {topic}, or report ends before those of its newest mark, or readers can't "
+            "see all rows of the checkpoint because another writer has an open transaction"
         )
         raise RetriableError("KAFKA_TIMEOUT", reason=reason)
     return stable

@@ -1,4 +1,4 @@
-"""A channel: the marks of one barrier topic, in order, as a query that follows them reads them."""
+"""A channel: the marks of one barrier topic, in order, as a query that follows the topic reads them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ends = Mapping[Partition, int]
 
 @dataclass(frozen=True)
 class Passed:
-    """The last mark that a query has passed in a channel.
+    """The last mark of a channel that a query has read past. The query's offsets store this record.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Passed:
     lineage: Lineage
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that the offset log keeps."""
+        """Return the record as JSON, as the offset log stores it."""
         lineage = dict(sorted(self.lineage.items()))
         return {"checkpoint": self.checkpoint, "lineage": lineage, "offset": self.offset, "query": self.query}
 
@@ -51,7 +51,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Followed:
-    """A mark that a query has not passed yet. Its ends are parsed only when they are needed, as there may be thousands.
+    """A mark that a query has not passed yet. The mark's offsets are parsed only when needed: there may be thousands.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Followed:
 
     @property
     def timestamp(self) -> int:
-        """When the mark's checkpoint was decided, in milliseconds since the epoch."""
+        """The time of the decision about the mark's checkpoint, in milliseconds since the epoch."""
         return self.checkpoint.timestamp
 
     @property
@@ -89,15 +89,15 @@ class Followed:
 
     @property
     def passed(self) -> Passed:
-        """The mark as a `Passed`, for a query that has passed it."""
+        """The `Passed` record of this mark, which the query's offsets store once the query has read past it."""
         mark = self.checkpoint
         return Passed(mark.query, mark.checkpoint, self.offset, mark.lineage)
 
 
 def marks_within(marks: Sequence[Followed], positions: Ends) -> int:
-    """Return how many of these marks are at or before the positions in all of their partitions.
+    """Return how many of these marks the positions have reached in all of the marks' partitions.
 
-    These are the first marks, because no mark is at a lower offset than an earlier mark (`Channel.add`).
+    These are always the first marks, because a mark's offsets are never lower than those of an earlier mark (`Channel.add`).
     """
     if not marks or not _within(marks[0], positions):  # usually there is only one mark, or none is passed
         return 0
@@ -105,7 +105,10 @@ def marks_within(marks: Sequence[Followed], positions: Ends) -> int:
 
 
 def marks_before(marks: Sequence[Followed], positions: Ends) -> int:
-    """Return how many of these marks are before the position in at least one partition. These are the first marks."""
+    """Return how many of these marks have a lower offset than the position in at least one partition.
+
+    These are always the first marks, because a mark's offsets are never lower than those of an earlier mark.
+    """
 
     def is_at_or_behind(mark: Followed) -> bool:
         ends = mark.ends
@@ -130,10 +133,11 @@ class Channel:
     at : Passed or None
         The last mark that the query has passed; None if it has passed none.
     begin : Ends
-        The query's positions in the channel's topics. Before the query's first mark, marks before these positions are skipped.
+        The query's positions in the channel's topics. Until the query's first mark is found, the channel skips marks before
+        these positions.
     tail : bool
         Whether only the newest marks count, because the query begins at one of them. If a mark does not follow the previous
-        mark, the channel begins again with it.
+        mark, the channel drops the marks before it and begins again.
 
     Attributes
     ----------
@@ -194,7 +198,7 @@ class Channel:
             self.size += len(followed.value)
 
     def _read_again(self, at: Passed, mark: Mark) -> None:
-        """Take the ends and the topic ids from the last mark that the query has passed."""
+        """Take the offsets and the topic ids from the last mark that the query has passed."""
         new = mark.checkpoint
         if new.checkpoint != at.checkpoint:
             reason = (
@@ -220,10 +224,10 @@ class Channel:
         if new.restarted:
             return (
                 f"after checkpoint {new.after}, the query {new.query} was rewound with --allow-reemit, and wrote rows again "
-                "that this query may have read"
+                "that this query may already have read"
             )
         if any(self.ids.get(topic, identity) != identity for topic, identity in mark.ids.items()):
-            return f"topics that its marks name were created again: {', '.join(sorted(mark.ids))}"
+            return f"topics that the marks name were deleted and created again: {', '.join(sorted(mark.ids))}"
         back = sorted(partition for partition, end in self._last.items() if mark.ends.get(partition, 0) < end)
         if back:
             return f"the mark of checkpoint {new.checkpoint} has a lower offset in {back[0]} than the mark before it"
@@ -237,7 +241,7 @@ class Channel:
         for origin, barrier in newest.lineage.items():
             now = new.lineage.get(origin)
             if now is None or now < barrier:
-                found = "does not name this origin" if now is None else f"contains its older barrier {now}"
+                found = "does not name this origin" if now is None else f"contains only barrier {now}"
                 return (
                     f"checkpoint {newest.checkpoint} of {new.query} contains barrier {barrier} of {origin}, but checkpoint "
                     f"{new.checkpoint} {found}"
@@ -245,7 +249,7 @@ class Channel:
         return None
 
     def pass_to(self, at: Passed) -> bool:
-        """Move to a mark in `ahead`. Return False if the mark is not known, so that the channel has to be read again."""
+        """Move to a mark in `ahead`. Return False if the mark is not there: then the channel has to be read again."""
         if self.at == at:
             return True
         for index, followed in enumerate(self.ahead):
@@ -258,7 +262,7 @@ class Channel:
 
 
 def disagree(topic: str, reason: str) -> StoreError:
-    """Return the error for a barrier topic that can't be followed."""
+    """Return the error for a barrier topic whose marks a query can't follow."""
     return StoreError("MARKS_DISAGREE", topic=topic, reason=reason)
 
 

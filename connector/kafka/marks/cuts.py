@@ -1,7 +1,7 @@
-"""Cuts: one mark of each channel, so that channels with a common origin agree on the origin's barrier. Pure functions.
+"""Pure functions that find cuts. A cut is one mark of each channel; channels with a common origin agree on its barrier.
 
 In a channel, later marks never contain older barriers. So if you have two cuts and take the later of the two marks of each
-channel, you get a cut again. The same holds for the earlier marks. So there is a newest cut, and a least cut after each mark.
+channel, you get a cut again. The same holds for the earlier marks. So there is a newest cut, and a first cut after each mark.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Marked(Protocol):
 
     @property
     def timestamp(self) -> int:
-        """When the mark's checkpoint was decided, in milliseconds since the epoch."""
+        """The time of the decision about the mark's checkpoint, in milliseconds since the epoch."""
 
 
 def next_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], least: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the least cut after the current cut; None if there is none yet.
+    """Return the first cut after the current cut; None if there is none yet.
 
-    The result says how many marks of `ahead` each channel passes: at least the number in `least`. If there are several cuts
-    of unrelated channels, the oldest cut is returned.
+    The result has, for each channel, the number of marks in `ahead` to pass, which is at least the number in `least`. If
+    unrelated channels have different first cuts, the oldest of these cuts is returned.
     """
     starts = [least] if any(least.values()) else [{**least, channel: 1} for channel in sorted(at)]
     found = [cut for start in starts if (cut := cut_behind(at, ahead, start)) is not None]
@@ -59,7 +59,10 @@ def next_cut(
 def newest_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], most: Mapping[str, int] | None = None
 ) -> dict[str, int] | None:
-    """Return the newest cut after the current cut, in the form of `next_cut`, with at most `most` marks of each channel."""
+    """Return the newest cut after the current cut, as numbers of marks (see `next_cut`); None if there is none yet.
+
+    If `most` is given, each channel passes at most this number of marks.
+    """
     cut = dict(most) if most is not None else {channel: len(marks) for channel, marks in ahead.items()}
     while True:
         if any(not passed and at[channel] is None for channel, passed in cut.items()):
@@ -81,7 +84,7 @@ def newest_cut(
 def cut_behind(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], start: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the least cut that passes at least `start` marks of each channel; None if there is no such cut yet."""
+    """Return the first cut that passes at least `start` marks of each channel; None if there is no such cut yet."""
     cut = dict(start)
     while True:
         if any(passed > len(ahead[channel]) for channel, passed in cut.items()):
@@ -99,7 +102,10 @@ def cut_behind(
 
 
 def first_with(marks: Sequence[Marked], barriers: Lineage, start: int = 0) -> int:
-    """Return the index of a channel's first mark, from `start` on, whose lineage has no older barrier than `barriers`."""
+    """Return the index of the first mark, from `start` on, that contains no older barrier than `barriers`.
+
+    If there is none, return the number of marks.
+    """
     return bisect_left(marks, 1, lo=start, key=lambda mark: int(not _is_behind(mark.lineage, barriers)))
 
 
@@ -119,7 +125,7 @@ def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | N
 
 
 def by_roundness(numbers: Iterable[int]) -> list[int]:
-    """Return the numbers of barriers, those with the most factors of two first.
+    """Return barrier numbers, sorted by the highest power of two that divides them, then by size, both descending.
 
     A query that lags far behind need not stop at each barrier. But if two queries follow the same origin and a third query
     joins their outputs, the first two must sometimes stop at the same barriers. So all queries prefer the same numbers.

@@ -1,4 +1,4 @@
-"""A mark, as it is written to a barrier topic: where one checkpoint of a query ends in its output topic."""
+"""A mark, as it is written to a barrier topic: where one checkpoint of a query ends in the query's output topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Mark:
     ----------
     checkpoint : CheckpointMark
     ends : Mapping[Partition, int]
-        For each partition, an offset: all rows of checkpoints up to this one are below it, and no rows of later ones are.
+        For each partition, an offset that is after all rows of this checkpoint and of earlier ones, but not after any row of
+        a later checkpoint.
     ids : Mapping[str, str]
         The names of the topics → their ids.
     """

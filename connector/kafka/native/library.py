@@ -148,7 +148,7 @@ class Library:
         raise AttributeError(f"rd_kafka_{name} is not declared here")
 
     def configuration(self, settings: Mapping[str, Any]) -> int:
-        """Return a new ``rd_kafka_conf_t`` with these settings. A client that is made with it then owns it."""
+        """Return a new ``rd_kafka_conf_t`` with these settings. The client that is made from the configuration then owns it."""
         made: int = self.conf_new()
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         for name, value in settings.items():
@@ -215,7 +215,7 @@ class Library:
 
 
 def failure(code: int, text: str, *flags: bool) -> Exception:
-    """Return confluent-kafka's exception for an error. The `flags` are: it is fatal, it is retriable, it requires an abort."""
+    """Return confluent-kafka's exception. The `flags` say whether the error is fatal, is retriable, and requires an abort."""
     from confluent_kafka import KafkaError, KafkaException
 
     return KafkaException(KafkaError(code, text, *flags))

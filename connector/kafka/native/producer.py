@@ -39,7 +39,7 @@ UNASSIGNED: Final = -1
 class ArrowProducer:
     """A librdkafka producer, made through the C interface with the same configuration as confluent-kafka's producer.
 
-    It is never closed. If it is dropped, its transaction stays open, as with a `confluent_kafka.Producer`.
+    There is no method to close the producer. If you drop it, its transaction stays open, as with a `confluent_kafka.Producer`.
 
     Parameters
     ----------
@@ -100,7 +100,10 @@ class ArrowProducer:
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def produce(self, topic: str, rows: np.ndarray[Any, Any], by_row: bool = False) -> int:
-        """Queue rows, and return how many were accepted. Refused rows have an error code in the field ``err``."""
+        """Queue rows, and return how many were accepted. Refused rows have an error code in the field ``err``.
+
+        With `by_row`, each row names its own partition.
+        """
         topic_object = self._topic(topic)
         if by_row:
             self._await_partitions(topic)
@@ -116,7 +119,7 @@ class ArrowProducer:
         return served
 
     def flush(self, timeout: float) -> int:
-        """Wait up to `timeout` seconds until no row waits for its delivery; return how many rows still wait."""
+        """Wait up to `timeout` seconds until all rows are delivered, and return how many are not delivered yet."""
         self._library.flush(self._client, _milliseconds(timeout))
         self._library.check_alive(self._client)
         return len(self)

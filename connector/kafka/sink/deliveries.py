@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 FLUSH_SECONDS: Final = 0.25
-"""How often refused rows are checked for, while the queue empties."""
+"""How long each wait for deliveries lasts. After each wait, the sink checks whether a row was refused."""
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
@@ -38,7 +38,7 @@ CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_
 
 
 class Deliveries:
-    """Takes a producer's reports of rows that were not delivered, and keeps the first error that is not a mere consequence."""
+    """Takes a producer's reports of undelivered rows, and keeps the first error that does not result from an earlier error."""
 
     def __init__(self) -> None:
         self._error: KafkaError | None = None
@@ -88,7 +88,7 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
 
 def wrong_partition(partition: int, topic: str | None) -> RowRefusedError:
     """Return the error for a row whose partition number is not valid."""
-    reason = f"its partition is {partition}; it must be 0 or more, or null"
+    reason = f"its partition is {partition}, but must be 0 or more, or null"
     return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, topic=topic)
 
 
@@ -105,15 +105,17 @@ def no_topic_name(name: str) -> RowRefusedError:
 
 
 def not_queued(count: int, topic: str) -> RetriableError:
-    """Return the error for rows that the client did not queue and gave no reason for."""
-    return RetriableError("WRITE_FAILED", reason=f"{count} rows for {topic} were not queued")
+    """Return the error for rows that the Kafka client did not queue, without giving a reason."""
+    return RetriableError(
+        "WRITE_FAILED", reason=f"{count} rows for {topic} were not queued, and the Kafka client gave no reason"
+    )
 
 
 def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
     """Call a producer's poll or flush, and convert a fatal error into an error of this connector.
 
-    confluent-kafka raises a fatal error while it calls back with the rows' reports. The call then raises a SystemError, whose
-    cause is the fatal error or is missing. If it is missing, the reports give the reason.
+    If confluent-kafka meets a fatal error while it reports deliveries, the call raises a SystemError. The SystemError's cause
+    is the fatal error, or is missing. If the cause is missing, the delivery reports give the reason.
     """
     from confluent_kafka import KafkaException
 
@@ -127,15 +129,15 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
             call()  # Get the reports that the first call did not reach.
         deliveries.check()
         raise RetriableError(
-            "WRITE_FAILED", reason=f"the task's producer failed permanently, and its client lost the reason ({problem})"
+            "WRITE_FAILED", reason=f"the task's producer failed permanently, and the client lost the reason ({problem})"
         ) from problem
 
 
 def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
     """Wait until every queued row is delivered, and return 0. If the deadline passes first, return how many are not delivered.
 
-    The function waits in short steps. Once a row of a transaction was refused, librdkafka sends no more rows of it. A single
-    long wait would then last until the other rows' own timeout.
+    The function waits in short steps. If a row is refused, librdkafka sends no more rows of the transaction. A single long wait
+    would then last until the unsent rows time out.
     """
     while True:
         waiting = serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
@@ -145,7 +147,7 @@ def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline
 
 
 def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:
-    """If an error is only the consequence of an earlier error, raise the earlier one, from the rows' delivery reports."""
+    """If an error only results from an earlier error, raise the earlier error, which the delivery reports name."""
     if error.name() in CONSEQUENCES:
         serve(lambda: producer.poll(0), deliveries)
         deliveries.check()

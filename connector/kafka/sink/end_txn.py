@@ -89,7 +89,7 @@ class TransactionEnder:
         self.answered: set[bool] = set()  # has True if a commit was answered, False if an abort was
 
     def commit(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
-        """Commit all transactions, and return those that are lost. Call `ensure_readable` next, for the others.
+        """Commit all transactions, and return those that are lost. For the others, call `ensure_readable` next.
 
         Raise ``OUTCOME_UNKNOWN`` if the outcome of a transaction can't be determined, and ``KAFKA_TIMEOUT`` or
         ``MARKERS_PENDING`` if the deadline passes.
@@ -99,7 +99,7 @@ class TransactionEnder:
         return _with_outcome(Outcome.LOST, transactions, wholes)
 
     def abort(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
-        """Abort and fence all transactions, and return those that turn out to be committed. Raise errors as `commit` does.
+        """Abort and fence all transactions, and return those that turn out to be committed. Raise the same errors as `commit`.
 
         An accepted abort does not prove that nothing was committed. A commit with another version of EndTxn, or another
         program's marker, may have come first. So the coordinator and the partitions are asked again after an abort.
@@ -143,9 +143,9 @@ class TransactionEnder:
     def look(self, transactions: Sequence[Prepared]) -> list[HandleState]:
         """Return the state of each transaction, with one request to each coordinator and one to each partition leader.
 
-        The coordinator's answer is not enough. It reports a transaction as open even if another program's marker has aborted
-        it in a partition, or if an unclean leader election has cut off rows. Such a transaction is LOST, and the evidence
-        names topic, partition and offset. If some rows of a transaction can be read and others never will be, it is UNKNOWN.
+        The coordinator's answer is not enough. The coordinator reports a transaction as open even if another program's marker
+        has aborted it in a partition, or if an unclean leader election has cut off rows. Such a transaction is LOST, and the
+        evidence names topic, partition and offset. If some rows can be read, but others never will be, the state is UNKNOWN.
         """
         wholes = self._wholes(transactions)
         self._open_together = frozenset(
@@ -156,7 +156,7 @@ class TransactionEnder:
         return [whole.state for whole in wholes]
 
     def ensure_readable(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[dict[str, Any]]:
-        """Wait until every row of committed transactions can be read, and return the markers that had to be written.
+        """Wait until every row of committed transactions can be read. Write missing markers, and return a record of each.
 
         See `connector.kafka.sink.readable`.
         """
@@ -242,8 +242,8 @@ class TransactionEnder:
     def ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
         """Check these transactions, and return the states of those that need no further request, by index.
 
-        If the coordinator still reports a transaction as open, an abort needs a request. A commit needs one only if no rows
-        are gone: a transaction that has lost rows is never committed.
+        If the coordinator still reports a transaction as open, an abort needs a request. A commit needs a request only if no
+        rows are gone: a transaction that has lost rows is never committed.
         """
         wholes = dict(zip(indexes, self._wholes([transactions[index] for index in indexes]), strict=True))
         if commit:
@@ -299,8 +299,8 @@ class TransactionEnder:
         name = error_name(int(answer.error_code))
         return StoreError(
             "KAFKA_REFUSED",
-            reason=f"EndTxn version {transaction.end_version} of {transaction.name}: {name}. It needs WRITE on the "
-            "transactional ids of the prefix, and a cluster that was not downgraded",
+            reason=f"EndTxn version {transaction.end_version} of {transaction.name}: {name}. The request needs the right WRITE "
+            "on the transactional ids of the prefix, and a cluster that was not downgraded",
             transactionalId=transaction.name,
             error=name,
         )

@@ -34,7 +34,8 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
     evidence = whole.state.evidence
     if whole.divided:
         evidence = (
-            f"readers see some of its rows, but others are gone, so writing it again would duplicate some: {evidence}"
+            "readers see some of its rows, but other rows are gone. Writing all of them again would duplicate some: "
+            f"{evidence}"
         )
     return AmbiguousOutcomeError(
         "OUTCOME_UNKNOWN",
@@ -69,10 +70,10 @@ def skipped_marker(what: str, reason: str, name: str, partition: Partition, open
 
 
 def refusal(code: int) -> str:
-    """Return the reason, for a message, why a leader refused a marker."""
+    """Return why a leader refused a marker, as text for a message."""
     if code == CLUSTER_DENIED:
         return (
-            "this user lacks CLUSTER_ACTION on the cluster (from Kafka 3.8 on, ALTER is enough). Grant it for one start of the "
-            "query, which then writes the marker"
+            "this user lacks CLUSTER_ACTION on the cluster (from Kafka 3.8 on, ALTER is enough). Grant this right, and "
+            "start the query again: it writes the marker. Then you can take the right away"
         )
     return f"the leader refused it: {error_name(code)}"

@@ -1,4 +1,4 @@
-"""Ask the brokers about problems that a query with this sink would have. The checks change nothing."""
+"""Check, before a query starts, which problems it would have with the brokers. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MESSAGE_BYTES: Final = 1_048_588
 
 
 def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> Finding:
-    """Check the transactions' timeout. If the brokers refuse it, the sink itself raises an error."""
+    """Check whether the transactions' timeout is long enough. If it exceeds the brokers' limit, the sink raises an error."""
     most = admin.longest_timeout_ms()
     timeout = timeout_of(asked_ms, admin)
     if interval_ms * 2 > timeout:
@@ -38,14 +38,15 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
     if most is None:
         return unknown(
             "transaction-timeout",
-            f"This user may not read the brokers' transaction.max.timeout.ms, so {timeout / 1000:g} s counts as allowed.",
+            "This user is not allowed to read the brokers' transaction.max.timeout.ms, so it is unknown whether the brokers "
+            f"accept {timeout / 1000:g} s.",
             "Grant DESCRIBE_CONFIGS on the cluster.",
         )
     return good("transaction-timeout", f"{timeout / 1000:g} s; the brokers allow {most / 1000:g} s")
 
 
 def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) -> Finding:
-    """Check whether another query uses the prefix, or has used it. `own` has the prefixes of the location itself."""
+    """Check whether another query uses the prefix, or has used it. `own` contains this location's prefixes."""
     if prefix is None:
         return good("prefix", "the query's id, which no other query has")
     if prefix in own:
@@ -59,7 +60,7 @@ def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) ->
     return problem(
         "prefix",
         f"Another checkpoint location {state} {prefix}. Two queries with the same prefix fence each other.",
-        "Choose another transactionalIdPrefix, or name the location whose prefix it is.",
+        "Choose a different transactionalIdPrefix, or pass the location that the prefix belongs to.",
     )
 
 
@@ -70,7 +71,7 @@ def check_topic(admin: KafkaAdmin, topic: str) -> Iterator[Finding]:
     )
     if settings is None:
         allow = f"Grant DESCRIBE_CONFIGS on topic {topic}."
-        yield unknown("replication", f"This user may not read the settings of {topic}.", allow)
+        yield unknown("replication", f"This user is not allowed to read the settings of {topic}.", allow)
     else:
         yield from _settings(topic, settings)
         yield from _replicas(

@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 LONGEST_MARGIN_SECONDS: Final = 90.0
-"""When a checkpoint is decided, each transaction must have min(this, a quarter of its timeout) left. The journal, the commit
-and a failover need this time."""
+"""When a checkpoint is decided, each transaction must have this much time left, or a quarter of its timeout if that is less.
+The journal, the commit and a failover need this time."""
 
 MOST_NAMED: Final = 5
 """The largest number of partitions that one message names."""
@@ -58,7 +58,8 @@ _DOUBTFUL: Final = frozenset({Fate.ABORTED, Fate.CUT, Fate.GONE, Fate.UNKNOWN})
 class PartFate:
     """A transaction's fate in one partition, and the evidence for it.
 
-    If the transaction is open, `opened` is how the partition's leader describes it. `leader_epoch` is that leader's epoch.
+    `leader_epoch` is the epoch of the leader that gave the evidence. If the transaction is open, `opened` is that leader's
+    description of the transaction.
     """
 
     part: Witness
@@ -69,16 +70,16 @@ class PartFate:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the fate must be confirmed by a second check, because a replaced or a new leader may report it wrongly."""
+        """Whether a second check must confirm the fate, because a replaced or a new leader may report it wrongly."""
         return self.fate in _DOUBTFUL
 
     @property
     def evidence(self) -> str:
-        """The evidence for the fate, as text. It is built only when needed, because a wide checkpoint has 40,000 parts."""
+        """The evidence for the fate, as text. It is built only when needed, because a checkpoint can have 40,000 fates."""
         if self.reason:
             return self.reason
         if self.fate is Fate.COMMITTED:
-            return f"{self.part} shows its rows before offset {self.part.offset}"
+            return f"{self.part} shows the transaction's rows before offset {self.part.offset}"
         since = "" if self.opened is None else f" from offset {self.opened.start}"
         return f"{self.part} has the transaction open{since}"
 
@@ -111,7 +112,7 @@ class Whole:
 
 
 def open_fates(partitions: PartitionAdmin, transactions: Sequence[Prepared]) -> list[list[PartFate]]:
-    """Return the fates of transactions that should be open, in every partition and with all of their rows."""
+    """Return the fates of transactions that should be open, with all of their rows, in every partition that they wrote to."""
     opened = partitions.open_transactions(
         {part.partition for transaction in transactions for part in transaction.written}
     )
@@ -138,10 +139,10 @@ def ended_fates(
     partitions : PartitionAdmin
     transactions : Sequence[Prepared]
     together : bool
-        Whether the transactions were open at the same time. Then one request per partition, at its last witness, is enough.
+        Whether the transactions were open at the same time. Then one request for each partition's last witness is enough.
     ask_leaders : bool
-        Whether to ask the leaders which transactions are open. If False, a transaction counts as open as long as the stable
-        offset is not above its witness.
+        Whether to ask the leaders which transactions are open. If False, a transaction counts as open until the stable offset
+        is above the witness's offset.
     """
     ends = _probe(partitions, transactions, together)
     held = {
@@ -163,7 +164,9 @@ def ended_fates(
         # Earlier transactions of the producer ended before this one began; later ones begin after the witness.
         first = [at for at in end.aborted.get(transaction.producer_id, ()) if at < part.offset]
         if first:
-            return PartFate(part, Fate.ABORTED, f"{part} lists its rows from offset {first[0]} as aborted")
+            return PartFate(
+                part, Fate.ABORTED, f"{part} lists the transaction's rows from offset {first[0]} as aborted"
+            )
         return PartFate(part, Fate.COMMITTED)
 
     return [
@@ -175,7 +178,7 @@ def ended_fates(
 def _probe(
     partitions: PartitionAdmin, transactions: Sequence[Prepared], together: bool
 ) -> list[list[tuple[int, StableEnd]]]:
-    """Ask the leader of each written partition of each transaction. Return the offset in the request, and the answer."""
+    """For each transaction, ask the leaders of the partitions that it wrote to. Return each request's offset and answer."""
     last: dict[tuple[Partition, str, int], int] = {}
     for part in (part for transaction in transactions for part in transaction.written) if together else ():
         key = (part.partition, part.topic_id, part.leader_epoch)
@@ -200,8 +203,8 @@ def _without_rows(part: Witness, end: StableEnd) -> PartFate | None:
         return PartFate(
             part,
             Fate.CUT,
-            f"{part} lost its rows from offset {end.cut_at} to {part.offset} (an unclean leader election, or a broker that "
-            "lost its disk)",
+            f"{part} lost the transaction's rows from offset {end.cut_at} to {part.offset} (an unclean leader election, or a "
+            "broker that lost its disk)",
             leader_epoch=end.leader_epoch,
         )
     return None
@@ -220,8 +223,8 @@ def _open_or_ended(
         return PartFate(part, Fate.OPEN, opened=open_transaction, leader_epoch=end.leader_epoch)
     if open_transaction is not None and open_transaction.epoch == transaction.producer_epoch:
         reason = (
-            f"{part} has the transaction open from offset {open_transaction.start}, but according to the handle its rows are "
-            f"before {part.offset}: the task that prepared it asked a leader that had been replaced"
+            f"{part} has the transaction open from offset {open_transaction.start}, but according to the handle, all of its "
+            f"rows are before {part.offset}: the task that prepared it had asked a replaced leader"
         )
         return PartFate(part, Fate.UNKNOWN, reason, open_transaction, end.leader_epoch)
     return _by_marker(partitions, transaction, part, end)
@@ -253,7 +256,7 @@ def state_from(transaction: Prepared, description: Description | None, now: floa
 
     Only states at the transaction's own epoch are trusted. At the next epoch, `CompleteCommit` usually means that this
     transaction was committed. But it can also mean that EndTxn below version 5 aborted this transaction, and that the id's next
-    owner committed another.
+    owner committed a different one.
     """
     if description is None:
         return None
@@ -284,7 +287,10 @@ _ENDINGS: Final = {
 
 
 def judge_open(state: HandleState, fates: Sequence[PartFate]) -> Whole:
-    """Determine the state of a transaction that its coordinator reports as open. It must also be open in every partition."""
+    """Determine the state of a transaction that its coordinator reports as open.
+
+    If the transaction is not open in every partition that it wrote to, the state is LOST or UNKNOWN.
+    """
     wrong = [part for part in fates if part.fate is not Fate.OPEN]
     if not wrong:
         return Whole(state, ongoing=True)
@@ -306,10 +312,10 @@ def with_markers(
     fates: Sequence[PartFate],
     now: float,
 ) -> Sequence[PartFate]:
-    """Return the fates, confirmed by the commit markers unless the coordinator reports the commit.
+    """Return the fates. If the coordinator does not report the commit, check each committed fate by its commit marker.
 
-    A partition counts as committed if it lists no abort. But compaction removes aborted rows, and later the list's entry. Then
-    only the marker itself is evidence. If the marker is also gone, the fate is unknown.
+    A partition counts as committed if it does not list the transaction as aborted. But compaction removes aborted rows, and
+    later also the entry in that list. Then only the marker is evidence. If the marker is also gone, the fate is unknown.
     """
     if all(fate.fate is not Fate.COMMITTED for fate in fates):
         return fates
@@ -361,11 +367,11 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
 
 
 def _outcome_at_next_epoch(transaction: Prepared, description: Description | None, aborted: bool) -> Outcome | None:
-    """Return the outcome that the coordinator reports at the next epoch, or None.
+    """Return the transaction's outcome if the coordinator reports it at the transaction's next epoch; else None.
 
     EndTxn version 5, time-outs and fencing end a transaction at its next epoch. Below version 5, the report may be about the
-    id's next transaction, unless the reported transaction began at the same time as this one. Such a report only confirms an
-    abort that a partition shows (`aborted`). Use the outcome if a partition has this transaction open, or has lost rows of it.
+    id's next transaction, unless the reported transaction began at the same time as this one. An uncertain report counts only
+    if it reports an abort and a partition also shows the abort (`aborted`).
     """
     ours = (transaction.producer_id, transaction.producer_epoch + 1)
     if description is None or (description.producer_id, description.producer_epoch) != ours:

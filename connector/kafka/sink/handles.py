@@ -1,6 +1,6 @@
 """Prepared Kafka transactions: the facts with which any process can end a transaction, or find out later how it ended.
 
-A *handle* is the JSON mapping that is stored in the journal. When the sink gets it, it parses it once, into a `Prepared`.
+A *handle* is the JSON mapping that is stored in the journal. The sink parses each handle once, into a `Prepared`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from transactional.errors import StoreError
 __all__ = ["FORMAT", "KafkaHandle", "Key", "Prepared", "parse_handle"]
 
 FORMAT: Final = 2
-"""The version of `KafkaHandle`. Format 1, from earlier releases, can still be read; any other format is refused by name."""
+"""The version of `KafkaHandle`. Format 1, from earlier releases, can still be read. Any other format is refused."""
 
 Key = tuple[str, int, int]
 """Transactional id, producer id and epoch."""
 
 
 class KafkaHandle(TypedDict):
-    """A prepared transaction, as the journal keeps it.
+    """A prepared transaction, as the journal stores it.
 
-    `topics` maps each written topic's name to its id. `written` maps the name to a list of its partitions, each
-    ``[partition, offset, leader epoch]``; see `Witness`. `startedAt` is the coordinator's time, in milliseconds.
+    `topics` maps the name of each written topic to the topic's id. `written` maps the name to a list with an entry
+    ``[partition, offset, leader epoch]`` for each written partition; see `Witness`. `startedAt` is the time by the
+    coordinator's clock, in milliseconds.
     """
 
     format: int
@@ -49,13 +50,13 @@ class Prepared:
     Parameters
     ----------
     handle : KafkaHandle
-        The mapping that was parsed. The journal identifies the transaction by it.
+        The mapping that was parsed. The journal identifies the transaction by this mapping.
     name : str
         The transactional id.
     producer_id, producer_epoch : int
         No other transaction has the same pair, because every task initializes its id before its first row.
     end_version : int
-        Version of the EndTxn request that ends it.
+        Version of the EndTxn request that ends the transaction.
     cluster_id : str
     timeout_ms : int
     written : tuple[Witness, ...]
@@ -72,12 +73,12 @@ class Prepared:
 
     @property
     def key(self) -> Key:
-        """The transaction's identity, which is unique."""
+        """The transaction's unique identity."""
         return self.name, self.producer_id, self.producer_epoch
 
     @property
     def ended_epoch(self) -> int:
-        """The epoch at which the coordinator reports this transaction once it has ended. EndTxn version 5 raises the epoch."""
+        """The epoch that the coordinator reports after this transaction has ended. EndTxn version 5 raises the epoch by one."""
         return self.producer_epoch + 1 if self.end_version >= 5 else self.producer_epoch
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """Hanging transactions of a query: they have ended at their coordinator, but stay open in a partition forever.
 
 If a coordinator leaves out a marker (KAFKA-20734), the partition's readers are stuck. Worse, the hanging rows become part of
-the transactional id's next transaction: when it commits, aborted rows become readable. So hanging transactions are ended before
-any task starts.
+the transactional id's next transaction: when that commits, aborted rows become readable. So hanging transactions are ended
+before any task starts.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class _Hanging:
 
 
 def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefix: str, known: Collection[Key]) -> int:
-    """Find a prefix's transactions that hang in a topic, write their missing markers, and return how many were written.
+    """Find a prefix's transactions that hang in a topic, write their missing markers, and return the number of markers.
 
     Usually no reader is stuck, and this costs only two requests for offsets. A hanging transaction must be seen twice, one
-    second apart, because a leader that was paused and replaced may show transactions that ended long ago. If a transaction's
-    markers are still being written, the function waits, because they may still be left out.
+    second apart, because a leader that was paused and replaced may show transactions that ended long ago. If a coordinator is
+    still writing a transaction's markers, the function waits, because the coordinator may leave out one of them.
     """
     second = SecondLook(admin.clock)
     written = 0
@@ -91,8 +91,8 @@ def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -
     if commit is None or above not in (0, 1) or (commit and above and version < 5):
         raise _stopped(
             transaction,
-            "its coordinator no longer knows how it ended. With a new transactionalIdPrefix, the query can continue. "
-            "An administrator who knows how the transaction ended can write the marker",
+            "the coordinator no longer knows how the transaction ended. An administrator who knows the outcome can write the "
+            "marker. To continue the query without it, set a new transactionalIdPrefix",
         )
     code = partitions.write_marker(
         transaction.partition,
@@ -106,7 +106,9 @@ def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -
         return _stopped(transaction, refusal(code))
     if code != NONE:
         raise _stopped(transaction, refusal(code))
-    log.warning("%s: the transaction coordinator had not written its marker, so the query has written it", transaction)
+    log.warning(
+        "%s: the coordinator did not write the transaction's marker, so the query wrote the marker", transaction
+    )
     return None
 
 

@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 class Injector:
     """A context manager that writes marks of a topic to a barrier topic.
 
-    The topic is an origin. Its barriers are numbered, and each mark says where a barrier is in the topic. The newest injector
-    of a barrier topic fences all others.
+    The topic is an origin: its barriers are numbered, and each mark stores one barrier's offsets in the topic. The newest
+    injector of a barrier topic fences all others.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Injector:
     def __enter__(self) -> Injector:
         """Check the topics, fence the previous injector, and read its last mark."""
         if self._topic == self._barrier_topic:
-            expectation = "a topic other than the one that is marked, because consumers would read the marks as rows"
+            expectation = "a topic different from the marked topic, because consumers would read the marks as rows"
             raise OptionError(
                 "INVALID_OPTION",
                 owner="barrier inject",
@@ -107,7 +107,7 @@ class Injector:
         return producer
 
     def inject(self) -> Mark | None:
-        """Write a mark at the topic's current end, and return it; None if nothing was written since the last mark."""
+        """Write a mark at the topic's current end, and return the mark; None if the topic has not grown since the last mark."""
         if self._admin is None or self._producer is None:
             raise ValueError("the injector was not entered: use it in a with statement")
         before = self._newest
@@ -136,7 +136,7 @@ class Injector:
         return mark
 
     def _check(self, ids: Mapping[str, str]) -> None:
-        """Check that a mark's topic ids are those of the topic that exists now."""
+        """Check that a mark has the id of the topic that was found at the start."""
         if ids.get(self._topic) != self._identity:
             other, now = (f"{self._topic} with the id {each}" for each in (ids.get(self._topic), self._identity))
             raise self._taken(other, now)
@@ -178,15 +178,15 @@ def inject_barriers(
 ) -> int:
     """Write barriers for a topic that other programs fill, so that queries can follow it with ``alignOn``.
 
-    Every few seconds, the function writes a mark of the topic's end, until `stop` returns True. If no row was written since the
-    last mark, it writes none. After a temporary failure, it tries again at the next interval.
+    Every `interval_seconds`, the function writes a mark of the topic's end, until `stop` returns True. If the topic has no new
+    rows since the last mark, the function writes no mark. After a temporary failure, it tries again at the next interval.
 
     Parameters
     ----------
     topic : str
         The topic whose ends are marked.
     barrier_topic : str
-        The topic that gets the marks. It is created if it does not exist.
+        The topic that gets the marks. If this topic does not exist, it is created.
     options : Mapping[str, str]
         ``kafka.bootstrap.servers`` and other ``kafka.*`` options, as for the sink ``2pc-kafka``.
     interval_seconds : float
@@ -223,7 +223,9 @@ def inject_barriers(
             try:
                 mark = injector.inject()
             except RetriableError as problem:
-                log.warning("No barrier was written to %s (retry at the next interval): %s", barrier_topic, problem)
+                log.warning(
+                    "No barrier was written to %s (%s); trying again at the next interval", barrier_topic, problem
+                )
                 continue
             if mark is not None:
                 written += 1

@@ -145,7 +145,7 @@ class KafkaSink(
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def warmUp(self, context: TransactionContext) -> None:
-        """Choose a transactional id, and connect a producer. It is not initialized yet, so brokers do not see it."""
+        """Choose a transactional id, and connect a producer. The id is not initialized, so nothing changes at the brokers."""
         if self._settings.exactly_once:
             self._warm = connect(self._settings, self._connect(), context, WARM_UP_SECONDS)
 
@@ -253,9 +253,9 @@ class KafkaSink(
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         """Check that ``<prefix>.run`` was not initialized since the newest run, and that no commit is missing in the journal.
 
-        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms). Then the check proves nothing.
-        Before the first run, it proves something only if the prefix is the query's id, because any other prefix may have
-        belonged to a former query.
+        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms). Then the check finds nothing.
+        Before the first run, the id is checked only if the prefix is the query's id, because any other prefix may have
+        belonged to an old query.
         """
         return self._looking_twice(lambda: self._compare(history)) if self._settings.exactly_once else {}
 
@@ -286,7 +286,9 @@ class KafkaSink(
         began = described[newest].started_ms if newest else 0
         seen = (history.seen or {}).get("committed") if history.binding else None
         if seen is not None and began > max(seen, history.stamp, _began(history.handles)):
-            evidence = f"{newest} has committed a transaction that began at {_time(began)}, after every recorded one"
+            evidence = (
+                f"{newest} committed a transaction that began at {_time(began)}, after every recorded transaction"
+            )
             raise PutBackError("LOCATION_PUT_BACK", evidence=evidence)
         return {"committed": began}
 
@@ -295,7 +297,7 @@ class KafkaSink(
         return _began(handles)
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Initialize ``<prefix>.run``. If `mark` is given, only check that no other program has initialized it since."""
+        """Initialize ``<prefix>.run``. If `mark` is given, only check that no other program has initialized the id again."""
         if not self._settings.exactly_once:
             return {}
         admin, name = self._driver_admin(), run_id(self._prefix())
@@ -327,11 +329,11 @@ class KafkaSink(
         )
 
     def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
-        """Return the ids of the topics that the transactions wrote to, in the form that a source's offsets keep."""
+        """Return the ids of the topics that the transactions wrote to, as the source's offsets store them."""
         return {short_id(part.topic_id) for handle in handles for part in parse_handle(handle).written}
 
     def output(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return, for each partition, an offset before which all of the checkpoint's rows are.
+        """Return, for each partition, an offset that is after all rows of the checkpoint.
 
         If the checkpoint has rows in more than 100 partitions, return only the number of partitions.
         """
@@ -377,7 +379,7 @@ class KafkaSink(
         return self._ender().look(_parsed(handles)) if handles else []
 
     def sweep(self, known: Sequence[KafkaHandle], before: Cutoff) -> int:
-        """Abort open transactions with exactly our prefix, except those that `known` names, and end hanging ones."""
+        """Abort open transactions with exactly our prefix, except those that `known` names, and end hanging transactions."""
         admin = self._driver_admin()
         ours = self._ours(admin, ["Ongoing"])
         excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
@@ -444,7 +446,7 @@ def _producer_of(transaction: KafkaTransaction) -> Any:
 
 
 def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
-    """Return, for each partition, an offset before which all rows of the transactions are."""
+    """Return, for each partition, an offset that is after all rows of the transactions."""
     ends: dict[Partition, int] = {}
     for part in (part for handle in handles for part in parse_handle(handle).written):
         ends[part.partition] = max(part.offset, ends.get(part.partition, 0))
@@ -452,7 +454,10 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
 
 
 def _is_marked(run: Description, mark: RunMark, late: int) -> bool:
-    """Return whether only the query's own requests, up to `late` of them, have initialized its run id since a mark."""
+    """Return whether a run id has a mark's producer id, and an epoch that is at most `late` above the mark's epoch.
+
+    Late requests of the query itself can have raised the epoch.
+    """
     return bool(run.producer_id == mark["producerId"] and 0 <= run.producer_epoch - mark["epoch"] <= late)
 
 

@@ -2,8 +2,8 @@
 
 The answer NONE to EndTxn means only that the coordinator has decided. Usually the markers follow within milliseconds. If a
 partition has no leader, its marker is late. A broker can also leave out a marker forever (KAFKA-20734: 4.3.0 and 4.3.1,
-partitions that had no leader at that moment). Then every `read_committed` reader of the partition is stuck. Or another
-program's marker has already aborted the transaction in a partition, and the coordinator does not know.
+partitions that had no leader at that moment). Then every `read_committed` reader of the partition is stuck. Or another program
+has already written an abort marker in a partition, and the coordinator does not know.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
 """First and longest pause between checks. Markers usually follow within 5 ms, or 200 ms in 200 partitions of one broker."""
 
 PATIENCE_SECONDS: Final = 0.1
-"""How long to wait for markers before asking the leaders what blocks readers. Leaders describe all of their producers, which
-takes 10 to 20 ms for hundreds. Open transactions of other queries in the same partitions delay every checkpoint."""
+"""How long to wait for markers before asking the leaders what blocks readers. A leader describes all of its producers, which
+takes 10 to 20 ms for hundreds of producers. If other queries have open transactions in the same partitions, every checkpoint
+waits this long."""
 
 
 def ensure_readable(
@@ -47,8 +48,8 @@ def ensure_readable(
 ) -> list[dict[str, Any]]:
     """Wait until `read_committed` readers see every row of committed transactions.
 
-    Write markers that were left out, and return a record of each. `together` are transactions that a single check found open,
-    `alone` are the others.
+    Write markers that were left out, and return a record of each marker written. `together` are transactions that one check
+    found open at the same time; `alone` are the others.
     """
     admin.limit = deadline
     try:
@@ -160,7 +161,7 @@ class _Wait:
         if whole:
             raise transactions_lost(
                 whole,
-                "another program's markers had aborted them before they were committed (`kafka-transactions.sh abort`?)",
+                "before the query committed them, another program aborted them (probably `kafka-transactions.sh abort`)",
             )
 
     def _completed(self, transactions: Sequence[Prepared]) -> dict[Key, Description]:
@@ -191,9 +192,9 @@ class _Wait:
             proof, version = self._proof(transaction, description)
             if not proof:
                 reason = (
-                    f"its coordinator no longer proves the commit ({description.state} of producer "
-                    f"{description.producer_id} at epoch {description.producer_epoch}). With `barrier "
-                    "resolve LOCATION`, you can decide the outcome"
+                    f"the coordinator can no longer confirm the commit (its state is {description.state} of producer "
+                    f"{description.producer_id} at epoch {description.producer_epoch}). To decide the outcome, run "
+                    "`barrier resolve LOCATION`"
                 )
                 raise skipped_marker(what, reason, transaction.name, fate.part.partition, fate.opened)
             code = self._partitions.write_marker(
@@ -211,7 +212,7 @@ class _Wait:
                 self._refused = refused
                 self._second.forget(hanging)
                 continue
-            log.warning("%s: its coordinator had not written the commit marker, so the query has written it", what)
+            log.warning("%s: the coordinator did not write the commit marker, so the query wrote the marker", what)
             self._repaired.append(
                 {
                     "transactionalId": transaction.name,
@@ -226,7 +227,7 @@ class _Wait:
             )
 
     def _proof(self, transaction: Prepared, description: Description) -> tuple[str, int]:
-        """Return the proof of the commit (empty if there is none), and the version of EndTxn that committed."""
+        """Return the proof of the commit (empty if there is none), and the EndTxn version that committed the transaction."""
         if (description.state, description.producer_id) == ("CompleteCommit", transaction.producer_id):
             proof = f"coordinator: {description.state} at epoch {description.producer_epoch}"
             if description.producer_epoch == transaction.ended_epoch:

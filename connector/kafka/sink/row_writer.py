@@ -42,8 +42,8 @@ CHUNK_BYTES: Final = 32 << 20
 """The largest number of bytes per call. Rows are copied into Python objects and into librdkafka; this limits the copies."""
 
 QUEUED_BYTES: Final = 256 << 20
-"""When this many bytes were queued since the queue was last empty, wait until it is empty. A lower buffer.memory of the user
-replaces this limit."""
+"""When this many bytes were queued since the queue was last empty, wait until it is empty. If the user sets a lower
+buffer.memory, that value is the limit."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's default of queue.buffering.max.messages."""
@@ -269,7 +269,7 @@ def _text(value: Any) -> str:
 
 
 def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
-    """Return a row's headers in the client's form. Refuse a header without a key, which Kafka does not allow."""
+    """Return a row's headers in the client's form. Refuse a header without a key, or with a zero byte in the key."""
     for number, header in enumerate(headers):
         if header is None or header["key"] is None:
             size = len(row["value"] or b"") + len(row["key"] or b"")
@@ -277,7 +277,7 @@ def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list
                 "ROW_REFUSED",
                 owner="2pc-kafka",
                 reason=f"it has {size} bytes for {topic}, and a header whose key is null (number {number} in the column "
-                "headers, counted from 0), which Kafka does not allow. Remove such headers: filter(headers, h -> h.key IS "
+                "headers, counted from 0). Kafka does not allow this. Remove such headers: filter(headers, h -> h.key IS "
                 "NOT NULL)",
                 topic=topic,
                 header=number,

@@ -1,9 +1,9 @@
 """Second looks: no decision against a transaction is based on one answer of one broker.
 
-If a leader or a coordinator was paused and replaced, it answers for a moment from its old knowledge. A new leader, or a leader
-with slow followers, has a marker in its log, but does not show it yet. In both cases, a transaction can seem lost, open
-forever, or gone. So such a judgment counts only if two checks, one second apart, lead to it. In between, neither the answers
-nor the leaders' epochs may have changed. Each check asks two brokers again which broker leads.
+If a leader or a coordinator was paused and replaced, it answers for a moment with outdated information. A new leader, or a
+leader with slow followers, may have a marker in its log, but not show it yet. In both cases, a transaction can seem lost, open
+forever, or gone. So such a judgment counts only if two checks, one second apart, give the same answers, from leaders with the
+same epochs. Each check asks two brokers again which broker leads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SecondLook:
         self._first: dict[Hashable, tuple[Hashable, float]] = {}
 
     def confirms(self, what: Hashable, judgement: Hashable) -> bool:
-        """Return whether `what` got the same judgment at least `SECOND_LOOK_SECONDS` ago, and no other judgment since."""
+        """Return whether `what` has had only this judgment for at least `SECOND_LOOK_SECONDS`."""
         now = self._clock.monotonic()
         first, since = self._first.get(what, (None, now))
         if first != judgement:

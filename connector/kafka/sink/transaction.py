@@ -41,15 +41,15 @@ __all__ = [
 ]
 
 WARM_UP_SECONDS: Final = 5.0
-"""Time limit while a task waits for its first row. It applies to all of the admin's requests together, and to each of the
-producer's two requests. If no row comes, the task must wait for these requests before it ends. A request that was already sent,
-or a connection to brokers that do not respond, has its own limit: up to 40 s in all."""
+"""Time limit for the requests of a task that still waits for its first row. It applies to all of the admin's requests together,
+and to each of the producer's two requests. If no row comes, the task can end only after these requests. A request that was
+already sent, or a connection to brokers that do not respond, has its own limit: up to 40 s in all."""
 
 INIT_SECONDS: Final = 60.0
-"""Time limit of a new producer's init. Usually it takes less than 100 ms; if a coordinator loads its log, it takes seconds."""
+"""Time limit of a new producer's init. An init usually takes less than 100 ms, or seconds if a coordinator loads its log."""
 
 ROLLBACK_SECONDS: Final = 5.0
-"""Time limit of a failed task's abort. If the abort is not done by then, the next sweep does it."""
+"""Time limit of a failed task's abort. If the abort does not finish in time, the next sweep aborts the transaction."""
 
 ABANDONED_AT_MOST: Final = 8
 """The largest number of producers that a worker keeps because their abort failed. Each has a few threads."""
@@ -77,7 +77,7 @@ class KafkaTransaction:
     deliveries: Deliveries = field(default_factory=Deliveries)
 
     def drop(self, failed: bool = False) -> None:
-        """Release producer, threads and connections. The producer is never closed, because `close()` would abort."""
+        """Release producer, threads and connections. The producer is not closed: `close()` would abort the transaction."""
         self.producer = None
         if self.admin is not None:
             self.admin.intact = self.admin.intact and not failed  # so the next attempt gets a new admin
@@ -96,7 +96,7 @@ def timeout_of(asked_ms: int | None, admin: KafkaAdmin) -> int:
 
 
 def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
-    """Return a transaction for at-least-once. It is only a producer, whose rows are visible immediately."""
+    """Return a `KafkaTransaction` for at-least-once: it has only a producer, whose rows are visible immediately."""
     transaction = KafkaTransaction(None, int(DEFAULT_MESSAGE_SECONDS * 1000))
     transaction.producer = make_producer(settings, transaction, {})
     return transaction
@@ -136,9 +136,9 @@ def connect(
 
 
 def is_free(transaction: KafkaTransaction) -> bool:
-    """Return whether the chosen id is still free. If it is not, initializing it would abort another task's transaction.
+    """Return whether the chosen id is still free. If not, initializing the id would abort another task's transaction.
 
-    Also return False if the brokers do not answer quickly. They may have moved since, and a new connection finds them.
+    Also return False if the brokers do not answer quickly: they may have moved, and a new connection finds them.
     """
     admin = transaction.admin
     if admin is None:

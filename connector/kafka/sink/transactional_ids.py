@@ -42,7 +42,7 @@ class TransactionalId:
 
     @classmethod
     def parse(cls, text: str) -> TransactionalId | None:
-        """Parse a transactional id; return None if it is not a task's. The prefix of ``orders.x.1.2`` is not ``orders``."""
+        """Parse a transactional id; return None if it is not a task's. The prefix of ``orders.x.1.2`` is ``orders.x``."""
         parts = text.rsplit(".", 2)
         if len(parts) != 3 or not parts[0]:
             return None

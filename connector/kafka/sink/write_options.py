@@ -1,4 +1,4 @@
-"""The options of ``2pc-kafka``. Options that Spark's own Kafka sink also has keep their names."""
+"""The options of ``2pc-kafka``. If Spark's Kafka sink has the same option, the name is the same."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SHORTEST_TIMEOUT_MS: Final = 1_000
 
 KBYTES: Final = "queue.buffering.max.kbytes"
 LONGEST_KBYTES: Final = "2147483647"
-"""The highest value of `KBYTES`, so that librdkafka does not limit the queue. `RowWriter` does, and keeps the rows' order."""
+"""The highest value of `KBYTES`: librdkafka then does not limit the queue. `RowWriter` limits it, and keeps rows in order."""
 
 LONGEST_TIMEOUT_MS: Final = 2**31 - 1
-"""The longest timeout. If sink and brokers set it, a prepared transaction never expires: the brokers' scan leaves it out."""
+"""The longest timeout. If both the sink and the brokers use it, a prepared transaction never expires: the brokers skip it."""
 
 WRITE_DEFAULTS: Mapping[str, str] = {
     # Rows go to the same partitions as with Java's producers, so replacing Spark's sink keeps co-partitioning.
@@ -73,21 +73,21 @@ WRITE_OPTIONS = OptionTable(
             False,
             as_bool,
             "If true, the column topic may name topics that do not exist, and brokers with auto.create.topics.enable create "
-            "them. If false, such a row is refused.",
+            "them. If false, a row for such a topic is refused.",
         ),
         Option(
             "kafka.transaction.timeout.ms",
             None,
             _as_timeout,
-            "How many milliseconds a broker keeps a prepared transaction, counted from its first row. A checkpoint has to be "
-            "decided within this time. Default: the brokers' transaction.max.timeout.ms, but at most 15 min.",
+            "How many milliseconds a broker keeps a prepared transaction, from the transaction's first row on. A checkpoint "
+            "has to be decided within this time. Default: the brokers' transaction.max.timeout.ms, but at most 15 min.",
         ),
         Option(
             "barrierTopic",
             None,
             _as_topic,
             "A topic that gets a mark for each checkpoint: the checkpoint's end offsets in the topic that the option topic "
-            "names. It is created if it does not exist.",
+            "names. If the topic for marks does not exist, it is created.",
         ),
     ),
 )

@@ -145,7 +145,7 @@ def test_without_proof_of_the_commit_no_marker_is_written(state: str, above: int
 
 def test_the_commit_marker_of_another_partition_is_proof_too() -> None:
     cluster = cluster_of("Empty", COMMITTED, OPEN, above=2)
-    assert [each["proof"] for each in ensure(cluster)] == ["t [0] shows its rows before offset 10"]
+    assert [each["proof"] for each in ensure(cluster)] == ["t [0] shows the transaction's rows before offset 10"]
     assert len(cluster.markers) == 1
 
 
@@ -159,10 +159,10 @@ def test_a_transaction_that_markers_from_outside_aborted_whole_is_lost() -> None
 @pytest.mark.parametrize(
     ("fates", "told"),
     [
-        ((COMMITTED, ABORTED), "t [1] lists its rows from offset 4 as aborted"),
-        ((OPEN, ABORTED), "t [1] lists its rows from offset 4 as aborted"),
-        ((COMMITTED, CUT), "t [1] lost its rows from offset 6 to 10"),
-        ((CUT, CUT), "t [1] lost its rows from offset 6 to 10"),
+        ((COMMITTED, ABORTED), "t [1] lists the transaction's rows from offset 4 as aborted"),
+        ((OPEN, ABORTED), "t [1] lists the transaction's rows from offset 4 as aborted"),
+        ((COMMITTED, CUT), "t [1] lost the transaction's rows from offset 6 to 10"),
+        ((CUT, CUT), "t [1] lost the transaction's rows from offset 6 to 10"),
         ((COMMITTED, UNKNOWN), "t [1] has its unknown marker"),
     ],
 )

@@ -727,7 +727,7 @@ def test_marks_that_retention_has_removed_are_missed() -> None:
     ("changes", "said"),
     [
         ({"ends": {0: 1}}, "has a lower offset in a-0 than the mark before it"),
-        ({"lineage": {"s/1": 1}}, "contains its older barrier 1"),
+        ({"lineage": {"s/1": 1}}, "contains only barrier 1"),
         ({"lineage": {}}, "does not name this origin"),
         ({"lineage": {"s/1": 3}, "restarted": True}, "was rewound with --allow-reemit"),
     ],
