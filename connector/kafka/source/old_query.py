@@ -73,7 +73,7 @@ class OldQuery:
     batch : int
         The last micro-batch that counts as written; -1 if there is none.
     uncommitted : int or None
-        The micro-batch that was begun but not committed; None if there is none.
+        The micro-batch that was started but not committed; None if there is none.
     sources : Sequence[OldSource]
     metadata : str
         The metadata line for the new offset log, with `watermark`.
@@ -139,7 +139,7 @@ def make_location(
 ) -> str:
     """Write the new location; return Spark's id of the new query.
 
-    ``offsets/0`` is written first, because it is enough: Spark gives a location without ``metadata`` a new id.
+    ``offsets/0`` is written first, because this file alone is enough: Spark gives a location without ``metadata`` a new id.
     """
     query = str(uuid.uuid4())
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))
