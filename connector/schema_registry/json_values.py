@@ -98,7 +98,9 @@ class _Walk:
         address, _, pointer = name.partition("#")
         document = self._schemas.get(address) if address else root
         if document is None:
-            raise _unsupported(path, f"a reference to {address}, which the registry does not list as a reference of the schema")
+            raise _unsupported(
+                path, f"a reference to {address}, which the registry does not list as a reference of the schema"
+            )
         node = document
         for step in filter(None, pointer.split("/")):
             step = step.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901 - RFC 6901

@@ -62,7 +62,10 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
         return QueryState.GONE, f"{how}, and {gone}" if how else f"T{gone[1:]}"
     if how:
         there = "runs" if alive else "can't be seen from here"
-        return QueryState.ENDED, f"{how}; its driver's process {there}. The query has planned nothing after that run; {left}."
+        return (
+            QueryState.ENDED,
+            f"{how}; its driver's process {there}. The query has planned nothing after that run; {left}.",
+        )
     if ledger.stopping:
         return QueryState.STOPPING, "It was asked to stop, and ends after its final checkpoint."
     if alive is None:

@@ -87,7 +87,7 @@ class Loss:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Loss:
-        """Parse what `to_json` returned."""
+        """Parse the result of `to_json`."""
         to = value["to"]
         return cls(int(value["from"]), None if to is None else int(to), Reason(value["why"]))
 
@@ -113,7 +113,7 @@ class SetAside:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SetAside:
-        """Parse what `to_json` returned."""
+        """Parse the result of `to_json`."""
         return cls(str(value["id"]), {int(number): int(offset) for number, offset in value["partitions"].items()})
 
 

@@ -205,7 +205,9 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 # The next micro-batch does not wait for the answer.
                 answer.add_done_callback(partial(_log_problem, group))
         except (KafkaException, TwoPhaseCommitError, ValueError) as problem:
-            _log.warning("The offsets of consumer group %s (for monitoring only) were not committed: %s", group, problem)
+            _log.warning(
+                "The offsets of consumer group %s (for monitoring only) were not committed: %s", group, problem
+            )
 
     def _owns_group(self, group: str, positions: Sequence[Any]) -> bool:
         """Return whether the group is ours: no other application committed offsets of these partitions before this run."""
@@ -225,7 +227,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 _log.warning(
                     "barrier-kafka: kafka.group.id is %s, and another application (or an older release of this one) has "
                     "committed offsets of %s-%d to that group. This query does not change them, and commits none (they are for "
-                    "monitoring only). Name a different group, or delete the old offsets if no other application uses the group.",
+                    "monitoring only). Name a different group, or delete these offsets if no other application uses the group.",
                     group,
                     others[0].topic,
                     others[0].partition,
