@@ -177,7 +177,7 @@ def _numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
-    """Return pairs of tests, one pair per kind of type: is a type of this kind, and is a cast within this kind exact?"""
+    """Return pairs of tests, one pair per kind of type: is a type of this kind, and does a cast never change a value?"""
     from pyarrow import types as t
 
     def text(kind: Any) -> bool:

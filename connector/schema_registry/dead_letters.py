@@ -20,8 +20,8 @@ NO_RECORD = "the record's value is null"
 def dead_letters(rows: DataFrame, decoded: Column, *, good: str, bad: str) -> tuple[DataFrame, dict[str, str]]:
     """Split rows into decoded rows and dead letters, for two sinks of ``2pc-multi``.
 
-    A dead letter is a row for ``2pc-kafka`` with the unchanged key and value of a bad record. Headers are added that
-    name the record's origin and the error as Kafka Connect does: ``__connect.errors.topic``, ``.partition``, ``.offset`` and
+    A dead letter is a row for ``2pc-kafka`` with the unchanged key and value of a bad record. Headers name
+    the record's origin and the error, as in Kafka Connect: ``__connect.errors.topic``, ``.partition``, ``.offset`` and
     ``.exception.message``. If `rows` has headers, the record's own headers come first. A record without a value is also a
     dead letter.
 

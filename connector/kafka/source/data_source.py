@@ -105,7 +105,8 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``FORBIDDEN_OPTION``: the user set a different schema. ``INVALID_OPTION``: a batch read does not accept a value.
+            ``FORBIDDEN_OPTION``: the user set a different schema. ``INVALID_OPTION``: a batch read does not accept the
+            value of an option.
         """
         from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
         from connector.kafka.source.read_options import parse_read_options

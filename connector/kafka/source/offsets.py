@@ -61,7 +61,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True)
 class Loss:
-    """Lost rows of a partition: its part of a micro-batch does not begin where the previous micro-batch ended.
+    """Rows lost in one partition. There, a micro-batch does not begin where the previous micro-batch ended.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ done. ``sources/<i>/0`` has the offsets at which source number i began: a zero b
 The new location looks like the location of a query that found no new rows at its start and died in its first micro-batch
 before it wrote anything. It has Spark's ``metadata``, and an ``offsets/0`` of our source that begins and ends where the old
 query ended. Spark runs micro-batch 0 again, without rows, and continues. So new partitions begin at their first row,
-``startingOffsets`` has no effect, no option has to stay in the job, and the sink writes its journal itself. Micro-batch 0 is
+``startingOffsets`` has no effect, the job needs no extra option, and the sink writes its journal itself. Micro-batch 0 is
 not committed, because Spark would then refuse a query with state: "the state directory is empty or missing". The metadata
 line is copied from the old query: it has the watermark, and the settings that Spark keeps with a query.
 """

@@ -139,7 +139,7 @@ def assemble(
     times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
     own: Mapping[str, Callable[[], pa.Array]],
 ) -> pa.RecordBatch:
-    """Return one partition's rows as a record batch. Pyarrow's scalars and type inference would import pandas: avoid them.
+    """Return one partition's rows as a record batch. Avoid scalars and type inference: for them, pyarrow imports pandas.
 
     `times` returns the timestamps in milliseconds and their types. `own` has a function for each
     other column that depends on the rows.

@@ -122,7 +122,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Pick a micro-batch's end, and put a barrier there if one is due. *Driver, once per trigger*.
 
-        If a rewind has planned ends, return them first, unchanged: no limit and no schedule applies to them.
+        If a rewind has planned ends, return the first of them, unchanged: no limit and no schedule applies to it.
         """
         faults.reach("source.latest")
         before = SourceOffset.from_json(start)

@@ -58,7 +58,7 @@ class TopicReader:
     admin : AdminClient
     config : ClientConfig
     retries : Retries, optional
-        Spark's defaults by default.
+        If missing, Spark's default values apply.
     patience : float
         Maximum seconds of one try. During a try, the request is repeated after errors that may pass by themselves.
     clock : Clock, optional

@@ -193,5 +193,5 @@ def _is_reached(targets: Positions, end: Positions) -> bool:
 
 
 def _capped(outlook: Outlook, targets: Positions) -> Positions:
-    """Return each partition's visible end or target, whichever is earlier. Without a target, the query's position stays."""
+    """Return each partition's visible end or target, whichever is earlier; without a target, the query's position."""
     return {p: min(offset, targets.get(p, outlook.begin.get(p, 0))) for p, offset in outlook.visible.items()}

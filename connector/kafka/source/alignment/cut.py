@@ -75,7 +75,7 @@ class Cut:
 
 
 def lineage_of(marks: Mapping[str, Passed]) -> Lineage:
-    """Return the newest barrier of each origin in the marks of a cut. Marks of a cut never disagree on an origin."""
+    """Return the barrier of each origin in a cut's marks. The marks of a cut agree, so each origin has one barrier."""
     found: dict[str, int] = {}
     for passed in marks.values():
         found |= passed.lineage

@@ -76,7 +76,7 @@ class Outlook:
         return {partition: max(offset, ends.get(partition, 0)) for partition, offset in begin.items()}
 
     def targets(self, cut: Mapping[str, int]) -> dict[Partition, int]:
-        """Return up to which offset the query reads each partition to reach a cut, never before the query's position.
+        """Return the offset in each partition at which the query reaches a cut, or the query's position if that is later.
 
         `cut` maps each barrier topic to the number of marks that the cut passes.
         """
@@ -86,7 +86,7 @@ class Outlook:
         return found
 
     def least(self) -> dict[str, int]:
-        """Return, by barrier topic, how many marks a cut must pass at least so that it is not before the query's position."""
+        """Return, by barrier topic, the minimum number of marks that a cut must pass to be at or after the query's position."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends

@@ -68,7 +68,7 @@ class TriggerLimits:
     delay_ms: int = 900_000
 
     def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
-        """Return whether to wait for more rows: fewer than `least` are waiting, and `delay_ms` after `since` is not over."""
+        """Return whether to wait for more rows: fewer than `least` are waiting, and `delay_ms` has not passed after `since`."""
         if self.least is None or since is None or waiting >= self.least:
             return False
         return 0 <= now - since < self.delay_ms
