@@ -177,7 +177,7 @@ def _numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
-    """Return pairs of tests, one pair per kind of type: is a type of this kind, and does a cast never change a value?"""
+    """Return two tests per kind of type: is a type of this kind, and can a cast between two such types change no value?"""
     from pyarrow import types as t
 
     def text(kind: Any) -> bool:

@@ -145,7 +145,7 @@ class _Pairs:
     written: Mapping[str, Any]
     read: Mapping[str, Any]
     met: dict[str, str | None] = field(default_factory=dict)
-    """Names of the writer's types that have been copied → the name of the reader's type, or None."""
+    """Name of each writer's type that was copied → the name of the reader's type for it; None if there is none."""
 
     def of(self, writer: Any, reader: Any, path: str) -> Any:
         """Return a node of the writer's schema with hooks; no hooks if `reader` is None: fastavro skips or refuses the node."""
