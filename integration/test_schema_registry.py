@@ -165,7 +165,7 @@ def test_json_becomes_columns_and_a_bad_record_goes_where_the_mode_says(
         1,
     ]
     found = values(bad.select(decode_json("value", registry, topic="orders", mode="ERRORS")))
-    told = f"it is not JSON of the column's types (schema id {number})"
+    told = f"it is not JSON with the column's types (schema id {number})"
     assert [row.error for row in found[:3]] == [told] * 3
     assert "does not begin with byte 0" in found[3].error
     assert "too short" in found[4].error

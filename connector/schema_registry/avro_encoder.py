@@ -56,7 +56,7 @@ class AvroEncoder:
         if null := self._null(
             exact.drop_null(), self._schema, "the column"
         ):  # fastavro would write false, or a default
-            raise self._refused(f"field {null} is null, which the schema does not allow")
+            raise self._refused(f"{null} is null, which the schema does not allow")
         try:
             rows = exact.to_pylist()
         except UnicodeDecodeError:
@@ -64,7 +64,7 @@ class AvroEncoder:
         return pa.array(self._encoded(rows, _plain(numbers)), pa.binary())
 
     def _null(self, values: pa.Array, node: Any, path: str) -> str | None:
-        """Return the path of a null that the schema does not allow; None if there is none. `values` itself has no null."""
+        """Return the path of a null that the schema does not allow; None if there is none. `values` has no null at the top."""
         found = self._named.get(node, node) if isinstance(node, str) else node
         if isinstance(found, list):
             found = next((branch for branch in found if branch != "null"), "null")
@@ -177,7 +177,7 @@ def _numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
-    """Return pairs of tests: is a type of this kind, and does a cast within this kind keep every value or fail?"""
+    """Return two tests per kind of type: is a type of this kind, and can a cast between two such types change no value?"""
     from pyarrow import types as t
 
     def text(kind: Any) -> bool:

@@ -1,9 +1,9 @@
 """Resolves a record's schema to the reader's schema, so that no value changes silently.
 
-fastavro resolves types, but ignores the reader's logical types, as Avro's rules do: Java reads milliseconds as microseconds.
-So each pair of types in which a value could change gets a *hook*. fastavro calls the hook with each value, and the hook
-converts the value exactly or refuses the record. A hook is a logical type in the writer's schema: this is how fastavro lets
-others add code.
+fastavro resolves types, but ignores the reader's logical types, as Avro's rules do. For example, Java reads milliseconds as
+microseconds. So each pair of types in which a value could change gets a *hook*. fastavro calls the hook with each value, and
+the hook converts the value exactly or refuses the record. A hook is a logical type in the writer's schema: this is how
+fastavro lets others add code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIMES: Final[Mapping[tuple[str, str], tuple[str, int]]] = {
 
 
 class SchemaResolutionError(Exception):
-    """The reader's type can't hold a value exactly. The text names only the schemas' types, never the value."""
+    """The reader's type can't hold a value exactly. The error text names only the schemas' types, never the value."""
 
 
 def writers_schema(writer: Any, reader: Any, written: Mapping[str, Any], read: Mapping[str, Any]) -> Any:
@@ -43,7 +43,7 @@ def writers_schema(writer: Any, reader: Any, written: Mapping[str, Any], read: M
 
 
 def with_default_values(schema: Any, named: Mapping[str, Any]) -> Any:
-    """Replace the defaults in a parsed schema, in place, by their values: JSON has bytes and decimals as text.
+    """Replace each default in a parsed schema, in place, by its Avro value: in JSON, bytes and decimals are text.
 
     A default that does not fit its field's type is removed. A record that needs this default is bad.
     """
@@ -69,7 +69,7 @@ def _set_defaults(node: Any, named: Mapping[str, Any]) -> None:
 
 
 class _Value:
-    """Marks a default that is already replaced by its value, because schemas can share a named type."""
+    """Marks a default that is already replaced. Schemas can share a named type, so a default may be visited twice."""
 
     @staticmethod
     def of(value: Any) -> Any:
@@ -145,10 +145,10 @@ class _Pairs:
     written: Mapping[str, Any]
     read: Mapping[str, Any]
     met: dict[str, str | None] = field(default_factory=dict)
-    """Named types of the writer's schema that are copied already → the reader's type, or None."""
+    """Name of each writer's type that was copied → the name of the reader's type for it; None if there is none."""
 
     def of(self, writer: Any, reader: Any, path: str) -> Any:
-        """Return a node of the writer's schema with hooks; without, if `reader` is None: fastavro skips or refuses the node."""
+        """Return a node of the writer's schema with hooks; no hooks if `reader` is None: fastavro skips or refuses the node."""
         if isinstance(writer, list):
             return [self.of(branch, reader, path) for branch in writer]
         if isinstance(writer, str) and writer in self.written:
@@ -175,7 +175,7 @@ class _Pairs:
             name = f"{name}_unread"  # another name, because the same type may be read elsewhere, with hooks
         if name in self.met:
             if self.met[name] != pair:
-                raise SchemaResolutionError(f"{path} has the type {name}, for which the column's schema has two types")
+                raise SchemaResolutionError(f"{path} has the type {name}, but the column's schema has two types for it")
             return name
         self.met[name] = pair
         copy = {"type": kind, "name": name}

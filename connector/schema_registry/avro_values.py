@@ -68,7 +68,7 @@ def column_type(definition: Definition) -> ColumnType:
 
 
 def parsed_schema(definition: Definition) -> Any:
-    """Return a parsed schema for fastavro's writer, which gets times as numbers."""
+    """Parse a schema for fastavro's writer. Times in it become numbers."""
     return _parsed(definition, {}, times=False)
 
 
@@ -163,7 +163,7 @@ class _BadRecord(Exception):
 
 
 class _Readers:
-    """Decodes records with their writers' schemas, and keeps these. *One per worker process, registry and reader's schema*."""
+    """Decodes records, and caches their writers' schemas. *One per worker process, registry and reader's schema*."""
 
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self._registry = registry
@@ -266,7 +266,7 @@ def _json(text: str) -> Any:
 
 
 def _without_times(schema: Any, times: bool) -> Any:
-    """Return the schema. Unless `times`, remove logical types except decimals, so that fastavro takes times as numbers."""
+    """Return the schema. If `times` is false, drop logical types except decimals, so that fastavro takes times as numbers."""
     if isinstance(schema, list):
         return [_without_times(part, times) for part in schema]
     if not isinstance(schema, dict):

@@ -31,7 +31,7 @@ _STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "
 
 
 def subject_name(topic: str | None = None, record: str | None = None, *, key: bool = False) -> str:
-    """Return the name of a subject, as the registry's naming strategies make it from topic, record and `key`."""
+    """Return the name that the registry's naming strategies give a subject, from `topic`, `record` and `key`."""
     if topic and record:
         return f"{topic}-{record}"
     if topic:
@@ -60,8 +60,8 @@ def decode_avro(
 ) -> Column:
     """Decode Avro records in the Schema Registry's wire format to a column with the schema of a subject.
 
-    The driver gets the schema from the registry when you call this function, and the query keeps it while it runs. Executors
-    fetch each schema that records were written with, once. They convert every record to the column's schema by Avro's rules.
+    The driver gets the subject's schema from the registry when you call this function; a running query keeps this schema.
+    Executors fetch each writer's schema once, and convert every record to the column's schema by Avro's rules.
 
     Parameters
     ----------
@@ -70,7 +70,8 @@ def decode_avro(
     registry : Mapping[str, Any]
         Settings of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
     topic, record : str, optional
-        Name the subject: ``topic`` stands for ``<topic>-value``, ``record`` for ``<record>``, both for ``<topic>-<record>``.
+        The parts of the subject's name: `topic` alone gives ``<topic>-value``, `record` alone ``<record>``, both
+        ``<topic>-<record>``.
     key : bool
         With `topic` alone: True for the subject ``<topic>-key``.
     subject : str, optional
@@ -173,7 +174,7 @@ def decode_json(
         )
         .when(
             ~is_one | ~f.is_valid_utf8(text) | is_half,
-            f.concat(f.lit("it is not JSON of the column's types (schema id "), number, f.lit(")")),
+            f.concat(f.lit("it is not JSON with the column's types (schema id "), number, f.lit(")")),
         )
     )
     value = f.when(payload.isNotNull() & reason.isNull(), decoded)

@@ -20,17 +20,17 @@ NO_RECORD = "the record's value is null"
 def dead_letters(rows: DataFrame, decoded: Column, *, good: str, bad: str) -> tuple[DataFrame, dict[str, str]]:
     """Split rows into decoded rows and dead letters, for two sinks of ``2pc-multi``.
 
-    A dead letter is a row for ``2pc-kafka`` with the unchanged key and value of a bad record. Its headers name the record's
-    origin and the error as Kafka Connect does: ``__connect.errors.topic``, ``.partition``, ``.offset`` and
-    ``.exception.message``. They come after the record's own headers, if `rows` has headers. A record without a value is also
-    a dead letter.
+    A dead letter is a row for ``2pc-kafka`` with the unchanged key and value of a bad record. Headers name
+    the record's origin and the error, as in Kafka Connect: ``__connect.errors.topic``, ``.partition``, ``.offset`` and
+    ``.exception.message``. If `rows` has headers, the record's own headers come first. A record without a value is also a
+    dead letter.
 
     Parameters
     ----------
     rows : DataFrame
         Rows from ``barrier-kafka``, with the columns ``key``, ``value``, ``topic``, ``partition`` and ``offset``.
     decoded : Column
-        ``struct<value, error>``, as `decode_avro` and `decode_json` return it in mode ERRORS. ``error`` is null if the record
+        The result of `decode_avro` or `decode_json` in mode ERRORS: ``struct<value, error>``. ``error`` is null if the record
         is good; ``value`` is a struct.
     good, bad : str
         Your names for the sink of decoded rows and for the sink of dead letters.
@@ -45,7 +45,7 @@ def dead_letters(rows: DataFrame, decoded: Column, *, good: str, bad: str) -> tu
     Raises
     ------
     OptionError
-        ``INVALID_OPTION``: `decoded` has another type.
+        ``INVALID_OPTION``: `decoded` has a different type.
 
     Examples
     --------

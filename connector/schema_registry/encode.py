@@ -51,9 +51,9 @@ def encode_avro(
     column : Column or str
         Usually a struct, such as ``struct("id", "amount")``.
     registry : Mapping[str, Any]
-        As in `decode_avro`.
+        The settings of the registry's client; see `decode_avro`.
     topic, record, subject, key
-        The name of the subject, as in `decode_avro`.
+        The parts of the subject's name; see `decode_avro`.
     version : int or "latest"
         The version of the subject.
     schema : str or Mapping[str, Any], optional
@@ -114,8 +114,8 @@ def encode_json(
     """Encode a column as JSON in the Schema Registry's wire format, with the id of a JSON Schema.
 
     Parameters, result and errors are those of `encode_avro`. Spark's ``to_json`` encodes the rows in the JVM: it omits null
-    fields and writes times with six digits after the second. A row with text that is not UTF-8 fails (``ROW_NOT_ENCODED``).
-    Values are not validated against the schema, as in Confluent's serializer by default. The schema must be one that
+    fields and writes times with microseconds. A row with text that is not UTF-8 fails (``ROW_NOT_ENCODED``). As in Confluent's
+    serializer by default, values are not validated against the schema. The schema must be one that
     `decode_json` can read.
     """
     from pyspark.sql import functions as f

@@ -19,7 +19,7 @@ __all__ = ["json_type"]
 
 
 def json_type(definition: Definition) -> StructType:
-    """Return a struct type for the JSON Schema of an object: of strings, longs, doubles, booleans, arrays, maps, structs."""
+    """Return the Spark struct type for the JSON Schema of an object."""
     from pyspark.sql.types import StructType
 
     schemas = {name: _loaded(text) for name, text in definition.references}
@@ -54,7 +54,7 @@ class _Walk:
         if sorted(named) == ["integer", "number"]:
             named = ["number"]
         if len(named) > 1:
-            raise _unsupported(path, f"of one of the types {', '.join(named)}")
+            raise _unsupported(path, f"of several types ({', '.join(named)})")
         return self._kind(named[0] if named else "null", node, root, path, inside) if kinds else self._any(path)
 
     def _kind(self, kind: str, node: Mapping[str, Any], root: Any, path: str, inside: tuple[str, ...]) -> DataType:
@@ -98,7 +98,9 @@ class _Walk:
         address, _, pointer = name.partition("#")
         document = self._schemas.get(address) if address else root
         if document is None:
-            raise _unsupported(path, f"a reference to {address}, which the registry does not name among its references")
+            raise _unsupported(
+                path, f"a reference to {address}, which the registry does not list as a reference of the schema"
+            )
         node = document
         for step in filter(None, pointer.split("/")):
             step = step.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901 - RFC 6901

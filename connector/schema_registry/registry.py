@@ -1,4 +1,4 @@
-"""A Schema Registry, over confluent-kafka's own client. *Used on the driver when a query is planned, and in tasks*."""
+"""A Schema Registry, through confluent-kafka's own client. *Used on the driver when a query is planned, and in tasks*."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NOT_THERE: Final = frozenset({"40401", "40402", "40403"})
 """The registry's own error codes for an unknown subject, version or schema."""
 
 PASSING: Final = frozenset({404, 408, 425, 429})
-"""HTTP status codes below 500 that mean that the registry is starting or overloaded, or come from a proxy in front of it.
+"""HTTP status codes below 500 after which a retry may help: the registry starts, is overloaded, or is behind a proxy.
 
-A 404 without one of the registry's own codes is among them: a proxy without a backend returns it. If it counted as the
-registry's answer, good records would be reported as bad.
+A 404 counts only if it has none of the registry's own error codes: it then comes from a proxy without a backend. If it
+counted as the registry's answer, good records would be reported as bad.
 """
 
 ALSO_SECRET: Final = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret", "ssl.key.password")
@@ -41,7 +41,7 @@ ALSO_SECRET: Final = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.
 
 
 def wire_header(number: int) -> bytes:
-    """Return the header of a value that is written with the schema with this id."""
+    """Return the wire format's header for values of the schema with this id."""
     return bytes(1) + number.to_bytes(MAGIC_BYTES - 1, "big")
 
 
@@ -64,11 +64,12 @@ class Definition:
     Parameters
     ----------
     text : str
-        The schema itself.
+        The schema's text.
     kind : str
         ``AVRO``, ``JSON`` or ``PROTOBUF``.
     references : Sequence[tuple[str, str]]
-        Name and text of each schema that this one refers to. A schema comes after the schemas that it needs itself.
+        The name and text of every schema that this one refers to, directly or indirectly. Each schema comes after the schemas
+        that it refers to.
     id : int
         The schema's id in the registry.
     """
@@ -80,7 +81,7 @@ class Definition:
 
 
 class Registry:
-    """The registry that the settings name. Its pickle contains no client, and its repr shows no secret.
+    """A Schema Registry, as `settings` describe it. The object's pickle contains no client, and its repr shows no secret.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class Registry:
         ``MISSING_OPTION``: there is no ``url``. ``INVALID_OPTION``: the client refuses the settings (raised
         by the first request).
     ImportError
-        The extra is not installed; the text names it. Raised by the first request.
+        The extra that the text names is not installed. Raised by the first request.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -138,8 +139,8 @@ class Registry:
                 owner="The registry",
                 option="subject=",
                 value=subject,
-                expectation=f"a subject that exists at {self.url} in version {version}, or the topic= and record= "
-                "from which its name is made",
+                expectation=f"a subject that exists at {self.url} in version {version}. If you set topic= or record=, "
+                "the subject's name is made from them",
                 version=version,
             ) from None
         definition = replace(self._definition(answer.schema), id=int(answer.schema_id))
@@ -166,7 +167,7 @@ class Registry:
         return Definition(text, kind, id=int(number))
 
     def scrub(self, text: str) -> str:
-        """Return the text without any secret of the settings."""
+        """Return the text with all secrets of the settings masked."""
         return masked(text, self._secrets())
 
     def _secrets(self) -> set[str]:
@@ -186,7 +187,7 @@ class Registry:
                 "REGISTRY_REFUSED",
                 url=self.url,
                 status=200,
-                reason="its answer contains no schema, so it is probably not a registry",
+                reason="the answer contains no schema, so this is probably not a Schema Registry",
             )
         references: dict[str, str] = {}
         self._collect(schema, references)
@@ -234,6 +235,6 @@ class Registry:
                     owner="The registry",
                     option="registry",
                     value=sorted(self._settings),
-                    expectation=f"settings that its client accepts: {reason}",
+                    expectation=f"settings that SchemaRegistryClient accepts: {reason}",
                 ) from None
         return self._client

@@ -23,7 +23,7 @@ class QueryState(enum.Enum):
     """The state of a query, as its journal and the processes of this machine show it."""
 
     EMPTY = "has not run"
-    BEGUN = "began, no run yet"
+    BEGUN = "started, no run yet"
     RESTORING = "restore unfinished"
     MOVED = "moved"
     REWINDING = "rewinding"
@@ -36,7 +36,7 @@ class QueryState(enum.Enum):
 
 
 def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
-    """Return a query's state and a sentence that explains it. `alive`: whether the driver's process runs; None if unknown."""
+    """Return a query's state and a sentence about it. `alive` says whether the driver's process runs; None if unknown."""
     run = ledger.newest_run
     if ledger.restoring is not None:
         return QueryState.RESTORING, "A restore to this location is unfinished: run the restore again."
@@ -62,7 +62,10 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
         return QueryState.GONE, f"{how}, and {gone}" if how else f"T{gone[1:]}"
     if how:
         there = "runs" if alive else "can't be seen from here"
-        return QueryState.ENDED, f"{how}; its driver's process {there}. Nothing has been planned since; {left}."
+        return (
+            QueryState.ENDED,
+            f"{how}; its driver's process {there}. The query has planned nothing after that run; {left}.",
+        )
     if ledger.stopping:
         return QueryState.STOPPING, "It was asked to stop, and ends after its final checkpoint."
     if alive is None:
@@ -174,4 +177,4 @@ def _rewind_begun(found: Ledger, doing: bool | None) -> Iterator[tuple[str, str]
         to = found.rewinding.checkpoint
         target = f"to checkpoint {to}" if to is not None else "to a point from which nothing is written twice"
         who = driver_text(found.rewinding.request.get("process", {}), doing)
-        yield "REWIND", f"{target}, begun but not finished; {who}. `barrier recover LOCATION` finishes it"
+        yield "REWIND", f"{target}, started but not finished; {who}. `barrier recover LOCATION` finishes it"

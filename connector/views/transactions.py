@@ -89,7 +89,7 @@ def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]
         yield f"  {first.reason}"
         if first.transaction.ends_ms is not None:
             yield (
-                "  If nothing ends a transaction first, its coordinator aborts it, from "
+                "  The coordinator aborts a transaction that is still open at its timeout, from "
                 f"{time_text(first.transaction.ends_ms)} on."
             )
         yield f"  {first.advice}"

@@ -45,7 +45,10 @@ def _place_text(name: str, place: Any) -> str:
 
 
 def status_text(found: CheckpointHistory, brief: bool = False) -> str:
-    """Return a checkpoint's status and what subsumed it; unless `brief`, also whether it is unsettled and what it subsumes."""
+    """Return a checkpoint's status and the checkpoint that subsumed it.
+
+    Unless `brief`, also say whether the checkpoint is unsettled, and which micro-batches it subsumes.
+    """
     status: str = found.status.value
     if found.subsumed_by is not None:
         return f"{status}, subsumed by {found.subsumed_by}"

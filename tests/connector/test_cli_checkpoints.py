@@ -175,7 +175,7 @@ def test_a_rewind_in_progress_is_shown(place: CliPlace, capsys: pytest.CaptureFi
     assert (rewind["token"], rewind["checkpoint"], rewind["alive"]) == (begun, 2, True)
     assert main(["checkpoints", "show", str(place)]) == 0
     shown = capsys.readouterr().out
-    assert "to checkpoint 2, begun but not finished" in shown
+    assert "to checkpoint 2, started but not finished" in shown
     assert "ended (rewind begun)" in shown
 
 

@@ -81,7 +81,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         return read_range(self._options, partition.range, partition.topic_id)
 
     def _readable_end(self, topics: TopicReader, end: Positions) -> Positions:
-        """Return the end, cut to what is readable: the user's offsets may lie after the last row or an open transaction."""
+        """Limit the end to readable offsets: the user's offsets may lie after the last row, or after an open transaction."""
         ending = self._options.ending
         if not isinstance(ending, OffsetBound) or ending.at == "latest":
             return end

@@ -54,7 +54,7 @@ Bound = OffsetBound | TimeBound
 
 
 def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
-    """Refuse a bound that names partitions which are not read, or does not name all that are read."""
+    """Refuse a bound by partition that does not name exactly the partitions to read."""
     if not isinstance(bound.at, Mapping):
         return
     known = set(partitions)
@@ -91,7 +91,7 @@ def check_order(starting: Bound, ending: Bound) -> None:
         owner="barrier-kafka",
         option=ending.option,
         value=shown[1],
-        expectation=f"{shown[0]} or later, where {starting.option} begins",
+        expectation=f"{shown[0]} or later, because {starting.option} begins there",
     )
 
 

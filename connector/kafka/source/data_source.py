@@ -19,7 +19,7 @@ __all__ = ["BarrierKafkaDataSource"]
 
 
 class BarrierKafkaDataSource(DataSource):
-    """``spark.readStream.format("barrier-kafka")``, and ``spark.read`` for a batch.
+    """Spark's Kafka source with checkpoint barriers: ``spark.readStream.format("barrier-kafka")``, or ``spark.read``.
 
     Rows have the columns of Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp,
     timestampType, and headers if ``includeHeaders`` is true. Only committed rows are read, unless
@@ -85,9 +85,9 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``FORBIDDEN_OPTION``: the user gave another schema.
+            ``FORBIDDEN_OPTION``: the user set a different schema.
         ProtocolError
-            ``SPARK_TOO_OLD``: PySpark 4.1.
+            ``SPARK_TOO_OLD``: this is PySpark 4.1.
         """
         from connector.spark.internals import check_stream_limits
 
@@ -105,7 +105,8 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``FORBIDDEN_OPTION``: the user gave another schema. ``INVALID_OPTION``: a batch read does not accept this value.
+            ``FORBIDDEN_OPTION``: the user set a different schema. ``INVALID_OPTION``: a batch read does not accept the
+            value of an option.
         """
         from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
         from connector.kafka.source.read_options import parse_read_options

@@ -140,7 +140,7 @@ def lag_of(progress: Any) -> QueryLag | None:
 class LagListener(StreamingQueryListener):
     """Logs the consumer lag of each query with ``barrier-kafka`` sources, and passes it to your callback.
 
-    *Called in the user's driver program, in a thread of Spark's events, once per progress.* If the callback raises, the
+    *Called in the user's driver program, in Spark's listener thread, once per progress event.* If the callback raises, the
     error is logged, and the query is not affected.
 
     Parameters
@@ -167,7 +167,7 @@ class LagListener(StreamingQueryListener):
         try:
             lag = lag_of(event.progress)
         except Exception:
-            log.exception("the lag of query %s is unknown", event.progress.id)
+            log.exception("the lag of query %s could not be computed", event.progress.id)
             return
         if lag is None:
             return
@@ -177,7 +177,7 @@ class LagListener(StreamingQueryListener):
         try:
             self._callback(lag)
         except Exception:
-            log.exception("the callback of a LagListener raised an error")
+            log.exception("the callback of a LagListener raised an error, which does not affect the query")
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing: there is no micro-batch, so there are no new offsets."""

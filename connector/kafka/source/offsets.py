@@ -1,4 +1,4 @@
-"""The end offset of a micro-batch, as Spark keeps it in its offset log, and the only code that serializes it.
+"""The end offset of a micro-batch, as Spark's offset log stores it, and the only code that serializes it.
 
 Spark compares offsets as JSON *text*, so keys are always in the same order: alphabetical, partitions by number.
 """
@@ -42,7 +42,7 @@ def positions_to_json(positions: Positions) -> dict[str, dict[str, int]]:
 
 
 def positions_from_json(value: Mapping[str, Mapping[str, int]]) -> dict[Partition, int]:
-    """Parse what `positions_to_json` returned."""
+    """Parse the result of `positions_to_json`."""
     return {partition: int(offset) for partition, offset in _by_partition(value).items()}
 
 
@@ -50,9 +50,9 @@ class Reason(enum.Enum):
     """Why rows were gone before a query could read them."""
 
     EXPIRED = "expired"
-    """The partition begins after the query's position: retention, or an administrator's deletion of records."""
+    """The partition begins after the query's position: retention or an administrator removed the rows."""
     TRUNCATED = "truncated"
-    """The partition ends before the query's position: an unclean leader election."""
+    """The partition ends before the query's position: an unclean leader election lost the rows."""
     RECREATED = "recreated"
     """The topic was deleted and created again."""
     GONE = "gone"
@@ -61,14 +61,14 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True)
 class Loss:
-    """A partition whose micro-batch does not begin where the one before it ended.
+    """Rows lost in one partition. There, a micro-batch does not begin where the previous micro-batch ended.
 
     Parameters
     ----------
     position : int
         The offset that would have been read next.
     resumes : int or None
-        The offset that is read next instead; None if the partition is not read any more.
+        The offset that is read next instead; None if the query no longer reads the partition.
     reason : Reason
     """
 
@@ -82,12 +82,12 @@ class Loss:
         return self.resumes - self.position if self.reason is Reason.EXPIRED and self.resumes is not None else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that the offset log keeps and Spark's progress shows."""
+        """Return the loss as the offset log stores it and Spark's progress shows it."""
         return {"from": self.position, "to": self.resumes, "why": self.reason.value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Loss:
-        """Parse what `to_json` returned."""
+        """Parse the result of `to_json`."""
         to = value["to"]
         return cls(int(value["from"]), None if to is None else int(to), Reason(value["why"]))
 
@@ -108,12 +108,12 @@ class SetAside:
     positions: Mapping[int, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that the offset log keeps, with partitions sorted by number."""
+        """Return the positions as the offset log stores them, with partitions sorted by number."""
         return {"id": self.identity, "partitions": {str(n): self.positions[n] for n in sorted(self.positions)}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SetAside:
-        """Parse what `to_json` returned."""
+        """Parse the result of `to_json`."""
         return cls(str(value["id"]), {int(number): int(offset) for number, offset in value["partitions"].items()})
 
 
@@ -127,7 +127,7 @@ class SourceOffset:
         Where the micro-batch ends.
     start : Positions
         Where the micro-batch begins, for each partition of `topics`. This is recorded because Spark calls ``initialOffset()``
-        again when it replays the first micro-batch, and with ``startingOffsets=latest`` the answer is then another one.
+        again when it replays the first micro-batch, and with ``startingOffsets=latest`` the answer is then different.
     barrier : CheckpointBarrier or None
         The last barrier at or before the end; None before the first barrier.
     barrier_rows : bool
@@ -135,17 +135,17 @@ class SourceOffset:
     interval : int
         Milliseconds between barriers; 0 puts a barrier after every micro-batch with rows.
     ids : Mapping[str, str]
-        Topic → its id. If a topic is deleted and created again, it has another id, and other rows at these offsets.
+        Topic → its id. If a topic is deleted and created again, it has a new id, and different rows at these offsets.
     barrier_empty : int
-        The number of consecutive barriers, up to `barrier`, that had no row before them.
+        How many barriers in a row, up to and including `barrier`, came without new rows.
     min_pause : int
         Milliseconds from the end of a checkpoint to the next barrier.
     planned : tuple[SourceOffset, ...]
-        The ends of the micro-batches that must follow. A rewind puts them here, because these micro-batches were picked
-        before, and parts of them are committed. A planned end has no planned ends itself. The digest of a micro-batch leaves
-        them out.
+        The ends of the micro-batches that must follow. A rewind records them, because these micro-batches were picked
+        before, and parts of them are committed. A planned end contains no planned ends. The digest of a micro-batch does not
+        include them.
     lost : Mapping[Partition, Loss]
-        Partitions in which the micro-batch does not begin where the one before it ended (``failOnDataLoss=false``).
+        Partitions in which the micro-batch does not begin where the previous one ended (``failOnDataLoss=false``).
         They are recorded so that a replay has the same ranges, and so that people can see what was lost.
     gone : Mapping[str, SetAside]
         Topic → its partitions that could not be found, and so counted as lost. If they are found again, they must not be
@@ -172,12 +172,12 @@ class SourceOffset:
     cut: Cut | None = None
 
     def next_planned(self) -> SourceOffset:
-        """Return the first planned end. The other planned ends are in its own `planned`."""
+        """Return the first planned end, with the other planned ends as its `planned`."""
         first, *others = self.planned
         return replace(first, planned=tuple(others))
 
     def same_end(self, other: SourceOffset) -> bool:
-        """Return whether both offsets are the same end; only the ends planned after them may differ."""
+        """Return whether both offsets are equal, apart from their planned ends."""
         return replace(self, planned=()) == replace(other, planned=())
 
     def to_json(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, value: Any) -> SourceOffset:
-        """Parse what `to_json` returned. Fields that an older release did not write get their defaults."""
+        """Parse the result of `to_json`. Fields that an older release did not write get their defaults."""
         try:
             return cls._from_json(value)
         except UNFIT as error:
@@ -228,7 +228,7 @@ class SourceOffset:
         planned = tuple(cls.from_json(end) for end in value.get("planned", ()))
         if any(end.planned for end in planned):
             raise LocationError(
-                "OFFSETS_DISAGREE", reason="an offset has planned ends that have planned ends themselves", partitions=[]
+                "OFFSETS_DISAGREE", reason="a planned end of an offset contains planned ends", partitions=[]
             )
         return cls(
             topics=positions_from_json(value["topics"]),

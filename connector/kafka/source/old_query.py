@@ -7,7 +7,7 @@ done. ``sources/<i>/0`` has the offsets at which source number i began: a zero b
 The new location looks like the location of a query that found no new rows at its start and died in its first micro-batch
 before it wrote anything. It has Spark's ``metadata``, and an ``offsets/0`` of our source that begins and ends where the old
 query ended. Spark runs micro-batch 0 again, without rows, and continues. So new partitions begin at their first row,
-``startingOffsets`` has no effect, no option has to stay in the job, and the sink writes its journal itself. Micro-batch 0 is
+``startingOffsets`` has no effect, the job needs no extra option, and the sink writes its journal itself. Micro-batch 0 is
 not committed, because Spark would then refuse a query with state: "the state directory is empty or missing". The metadata
 line is copied from the old query: it has the watermark, and the settings that Spark keeps with a query.
 """
@@ -73,7 +73,7 @@ class OldQuery:
     batch : int
         The last micro-batch that counts as written; -1 if there is none.
     uncommitted : int or None
-        The micro-batch that was begun but not committed; None if there is none.
+        The micro-batch that was started but not committed; None if there is none.
     sources : Sequence[OldSource]
     metadata : str
         The metadata line for the new offset log, with `watermark`.
@@ -139,7 +139,7 @@ def make_location(
 ) -> str:
     """Write the new location; return Spark's id of the new query.
 
-    ``offsets/0`` is written first, because it is enough: Spark gives a location without ``metadata`` a new id.
+    ``offsets/0`` is written first, because this file alone is enough: Spark gives a location without ``metadata`` a new id.
     """
     query = str(uuid.uuid4())
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))

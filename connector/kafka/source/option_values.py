@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 EARLIEST: Final = -2
-"""Stands for the first row that still exists, in the JSON of offsets."""
+"""In the JSON of offsets, this number means the first row that still exists."""
 
 LATEST: Final = -1
-"""Stands for the end of the partition, in the JSON of offsets."""
+"""In the JSON of offsets, this number means the end of the partition."""
 
 StartingOffsets = Literal["earliest", "latest"] | Mapping[Partition, int]
 
@@ -103,7 +103,7 @@ def as_assignment(text: str) -> tuple[Partition, ...]:
 
 
 def as_pattern(text: str) -> str:
-    r"""Translate a Java regular expression, which has to match a topic's whole name, to Python's form.
+    r"""Translate a Java regular expression for whole topic names to Python's syntax.
 
     Java and Python agree on the syntax that topic names need. ``\Q...\E`` and ``(?<name>...)`` are translated; syntax that
     Python does not know, or reads differently (``\p{...}``, ``[a&&[b]]``), is refused.
@@ -118,7 +118,7 @@ def as_pattern(text: str) -> str:
     pattern = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
     try:
         with warnings.catch_warnings():
-            # Python warns of a character class within another one, because it does not support Java's meaning.
+            # Python warns about a character class within another one, because it does not support Java's meaning.
             warnings.simplefilter("error")
             re.compile(pattern)
     except (re.error, Warning, OverflowError, RecursionError) as problem:

@@ -1,4 +1,4 @@
-"""What the source's options show about a query before it starts: its barriers, its order of rows, and where it begins."""
+"""Facts that the source's options show before a query starts: its barriers, its order of rows, and where it begins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def line_of(options: Mapping[str, str]) -> SourceLine:
 
 
 def check_bounds(options: Mapping[str, str]) -> None:
-    """Check that the bounds of a first start name exactly the existing partitions; ask the brokers if a bound names any."""
+    """Check that bounds by partition name exactly the existing partitions. Without such a bound, do not ask the brokers."""
     read = parse_read_options(options, "stream")
     bounds = [bound for bound in (read.starting, read.ending) if isinstance(bound.at, Mapping)]
     if bounds:

@@ -129,7 +129,8 @@ READ_OPTIONS = OptionTable(
             "maxOffsetsPerTrigger",
             None,
             as_long(1),
-            "Maximum number of offsets per micro-batch. Partitions share it by backlog, and small partitions are not starved.",
+            "Maximum number of offsets per micro-batch. Partitions share it in proportion to their backlogs; small "
+            "partitions do not starve.",
         ),
         Option(
             "minOffsetsPerTrigger",
@@ -178,7 +179,7 @@ READ_OPTIONS = OptionTable(
             as_columns,
             "The columns to read, separated by commas: key, value, topic, partition, offset, timestamp, timestampType, "
             "headers. With headers in the list, includeHeaders is not needed. Other columns are not copied out of the client, "
-            "which is faster. Default: all columns.",
+            "which is faster. Default: all columns, with headers only if includeHeaders is true.",
         ),
         Option(
             "groupIdPrefix",
@@ -201,7 +202,10 @@ READ_OPTIONS = OptionTable(
             "that, the query fails with KAFKA_TIMEOUT. A restart continues it.",
         ),
         Option(
-            "fetchOffset.retryIntervalMs", 1000, as_long(0), "Pause before such a request is repeated, in milliseconds."
+            "fetchOffset.retryIntervalMs",
+            1000,
+            as_long(0),
+            "Pause before the driver repeats a request for partitions and offsets, in milliseconds.",
         ),
         Option(
             "barrierInterval",
@@ -249,8 +253,8 @@ GROUP_ID: Final = Option(
     "kafka.group.id",
     None,
     as_str,
-    "The full name of the consumer group, if your rights require one; groupIdPrefix is then ignored. If another application "
-    "has committed offsets of these topics to this group, the query does not change them and commits none.",
+    "The full name of the consumer group, if your Kafka rights require a certain name; groupIdPrefix is then ignored. If "
+    "another application has committed offsets of these topics to this group, the query does not change them and commits none.",
 )
 """The only client setting that Spark lists among the source's options; the client gets it as well."""
 
@@ -456,7 +460,7 @@ def _check_batch(parsed: ParsedOptions, starting: Bound, ending: Bound) -> None:
         if bound.at == word or (isinstance(bound.at, Mapping) and number in bound.at.values()):
             shown = word if bound.at == word else f"{number} ({word})"
             way = "begin at its end" if word == "latest" else "end at its beginning"
-            raise READ_OPTIONS.invalid(bound.option, shown, f"another value: a batch read can't {way}")
+            raise READ_OPTIONS.invalid(bound.option, shown, f"a different value, because a batch read can't {way}")
     check_order(starting, ending)
     for option in sorted(STREAM_ONLY):
         if parsed.given(option):

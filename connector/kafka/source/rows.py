@@ -38,7 +38,7 @@ LATEST_MS: Final = (2**63 - 1) // 1000
 """The largest timestamp in milliseconds that Spark can hold: its timestamps are microseconds in 64 bits."""
 
 UNREADABLE_HEADER: Final = (
-    "a header whose key is not UTF-8, which the client can't read: leave out includeHeaders, or start after this row."
+    "a header whose key is not UTF-8, which the client can't read: leave out includeHeaders, or start after this row"
 )
 
 
@@ -139,9 +139,10 @@ def assemble(
     times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
     own: Mapping[str, Callable[[], pa.Array]],
 ) -> pa.RecordBatch:
-    """Return one partition's rows as a record batch. Make no scalar and infer no type: for these, pyarrow would import pandas.
+    """Return one partition's rows as a record batch. Avoid scalars and type inference: for them, pyarrow imports pandas.
 
-    `times` returns the timestamps in milliseconds and their types. `own` makes the other columns that depend on the rows.
+    `times` returns the timestamps in milliseconds and their types. `own` has a function for each
+    other column that depends on the rows.
     """
     import numpy as np
     import pyarrow as pa
@@ -175,7 +176,7 @@ def _timestamps(
         row = int(np.flatnonzero((millis > LATEST_MS) | (millis < -LATEST_MS))[0])
         problem = (
             f"the timestamp {millis[row]}, in milliseconds since 1970, which Spark's timestamps can't hold: its producer used "
-            "another unit. Start after this row."
+            "a different unit. Start after this row"
         )
         raise bad_record(at, int(offsets[row]), problem)
     present = None if kinds.all() else pa.py_buffer(np.packbits(kinds != 0, bitorder="little"))
@@ -209,7 +210,7 @@ def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
     if None in keys:
         row = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
         problem = (
-            "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after this row."
+            "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after this row"
         )
         raise bad_record(at, messages[row].offset(), problem)
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)

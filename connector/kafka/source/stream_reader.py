@@ -54,9 +54,9 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     """Reads topics in micro-batches, and puts checkpoint barriers between them when they are due.
 
     One object lives in the driver's source process for the whole query. Copies of it go to the executors, where only
-    `read` is called. Its answers depend on its arguments, the clock, the brokers, and a few values in memory, which may be
-    lost: the target of availableNow, the time at which the checkpoint of the last barrier was first seen completed, the time
-    of the last micro-batch with rows, and the `Backlog`.
+    `read` is called. The object's answers depend on the arguments, the clock, the brokers, and a few values in memory, which
+    may be lost: the target of availableNow, the time at which the checkpoint of the last barrier was first seen completed, the
+    time of the last micro-batch with rows, and the `Backlog`.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. *Driver, several times in the first micro-batch, and again when it is replayed*.
 
-        With ``latest``, each call may return other offsets. The first end offset records the answer that counts as ``start``.
+        With ``latest``, each call may return different offsets. The first end offset records the valid answer, as ``start``.
         """
         start, starting = self._backlog.start(), self._options.starting
         if self._alignment is not None and isinstance(starting, OffsetBound) and starting.at == "latest":
@@ -122,12 +122,12 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Pick a micro-batch's end, and put a barrier there if one is due. *Driver, once per trigger*.
 
-        If a rewind has planned ends, return them first, unchanged: no limit and no schedule applies to them.
+        If a rewind has planned ends, return the first of them, unchanged: no limit and no schedule applies to it.
         """
         faults.reach("source.latest")
         before = SourceOffset.from_json(start)
         now = int(self._clock.now() * 1000)
-        # Spark asks after it has committed the micro-batch before, so the checkpoint of that barrier is completed.
+        # Spark asks after it has committed the previous micro-batch, so the checkpoint of that barrier is completed.
         if before.barrier is not None and (self._completed is None or self._completed[0] != before.barrier):
             self._completed = (before.barrier, now)
         if before.planned:
@@ -164,7 +164,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return replace(end, reordered=options.splitting.is_set)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the partitions' ends at the last `latestOffset`, for Spark's progress. *Driver, once per trigger*."""
+        """Return the partitions' ends that `latestOffset` last saw, for Spark's progress. *Driver, once per trigger*."""
         seen = self._backlog.seen
         return None if seen is None else positions_to_json(seen)
 
@@ -205,10 +205,12 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 # The next micro-batch does not wait for the answer.
                 answer.add_done_callback(partial(_log_problem, group))
         except (KafkaException, TwoPhaseCommitError, ValueError) as problem:
-            _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)
+            _log.warning(
+                "The offsets of consumer group %s (for monitoring only) were not committed: %s", group, problem
+            )
 
     def _owns_group(self, group: str, positions: Sequence[Any]) -> bool:
-        """Return whether the group is ours: before this run, no other application committed these partitions' offsets."""
+        """Return whether the group is ours: no other application committed offsets of these partitions before this run."""
         if self._own_group is None:
             from confluent_kafka import ConsumerGroupTopicPartitions
 
@@ -225,7 +227,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 _log.warning(
                     "barrier-kafka: kafka.group.id is %s, and another application (or an older release of this one) has "
                     "committed offsets of %s-%d to that group. This query does not change them, and commits none (they are for "
-                    "monitoring only). Name another group, or delete its offsets if no other application uses it.",
+                    "monitoring only). Name a different group, or delete these offsets if no other application uses the group.",
                     group,
                     others[0].topic,
                     others[0].partition,
@@ -252,4 +254,4 @@ def _log_problem(group: str, answer: Any) -> None:
         result = answer.result()
         problem = next((at.error for at in result.topic_partitions if at.error), None)
     if problem is not None:
-        _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)
+        _log.warning("The offsets of consumer group %s (for monitoring only) were not committed: %s", group, problem)

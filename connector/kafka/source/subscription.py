@@ -48,11 +48,11 @@ class Subscription:
         return sorted({*self.topics, *(partition.topic for partition in self.assigned)})
 
     def means(self, topic: str) -> bool:
-        """Return whether this topic is read if it exists."""
+        """Return whether the subscription includes this topic. The topic need not exist."""
         return self.matches(topic) if self.pattern is not None else topic in self.names()
 
     def matches(self, topic: str) -> bool:
-        """Return whether the pattern matches this topic. It never matches Kafka's own topics, as in Spark."""
+        """Return whether the pattern matches this topic. As in Spark, a pattern never matches Kafka's own topics."""
         return self.pattern is not None and topic not in INTERNAL and re.fullmatch(self.pattern, topic) is not None
 
     def check(self, partitions: Iterable[Partition]) -> None:

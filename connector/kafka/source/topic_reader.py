@@ -29,7 +29,7 @@ REQUEST_SECONDS: Final = 15.0
 """Maximum time to wait for one answer; a healthy broker needs milliseconds."""
 
 PATIENCE_SECONDS: Final = 15.0
-"""Maximum time of one try. With Spark's three retries, a minute: enough for a broker's restart or a partition's new leader."""
+"""Maximum time of one try. Spark's three retries make it a minute: enough to restart a broker or elect a new leader."""
 
 PAUSE_SECONDS: Final = 0.25
 
@@ -58,7 +58,7 @@ class TopicReader:
     admin : AdminClient
     config : ClientConfig
     retries : Retries, optional
-        Spark's defaults by default.
+        If missing, Spark's default values apply.
     patience : float
         Maximum seconds of one try. During a try, the request is repeated after errors that may pass by themselves.
     clock : Clock, optional
@@ -118,14 +118,15 @@ class TopicReader:
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `earliest`. If a partition's first row lies after the wanted offset, pause and ask for it once more."""
+        """Return the result of `earliest`. If a partition's first row lies after the wanted offset, pause and ask once more."""
         return self._surely(self.earliest, partitions, lambda p, offset: offset > wanted.get(p, 0), min)
 
     def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
         """Return the offset at which reading ends, per partition.
 
-        It is the last stable offset under read_committed, else the high watermark. If it lies before the offset in `known`, ask
-        again for the high watermark, and return the offset in `known` if the watermark has reached it.
+        With read_committed, this is the last stable offset; otherwise the high watermark. If a partition ends before its offset
+        in `known`, ask for its high watermark, more than once with a pause between. If the high watermark has reached the known
+        offset, return the known offset.
         """
         known = known or {}
         offsets = self._offsets(dict.fromkeys(partitions, LATEST))
@@ -139,7 +140,7 @@ class TopicReader:
         return offsets
 
     def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `latest`. If a partition ends before the wanted offset, pause and ask for it once more."""
+        """Return the result of `latest`. If a partition ends before the wanted offset, pause and ask once more."""
         return self._surely(self.latest, partitions, lambda p, offset: offset < wanted[p], max)
 
     def _surely(
@@ -157,7 +158,7 @@ class TopicReader:
         return offsets
 
     def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Return the offset of the first row at or after a time (milliseconds since 1970), per partition; else None."""
+        """Return, per partition, the offset of the first row at or after a time (milliseconds since 1970); None if none is."""
         offsets = self._offsets(times)
         return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
@@ -189,8 +190,8 @@ class TopicReader:
                 owner="barrier-kafka",
                 option=bound.option,
                 value=shown,
-                expectation="a time at or before some row of each partition. With "
-                "startingOffsetsByTimestampStrategy=latest, partitions without such a row begin at their end",
+                expectation="a time that is not after the last row of any partition. With "
+                "startingOffsetsByTimestampStrategy=latest, reading begins at the end of these partitions",
                 partitions=[str(partition) for partition in none],
             )
         latest = self.latest(none)
@@ -200,7 +201,7 @@ class TopicReader:
         return self._offsets(dict.fromkeys(partitions, LATEST), committed=False)
 
     def _offsets(self, wanted: Mapping[Partition, int], committed: bool | None = None) -> dict[Partition, int]:
-        """Return one offset per partition: the one at `EARLIEST`, at `LATEST`, or of the first row at or after a time."""
+        """Return an offset for each partition in `wanted`, which names `EARLIEST`, `LATEST`, or a time to search for."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 

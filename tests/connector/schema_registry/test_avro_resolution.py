@@ -272,7 +272,7 @@ def test_a_null_where_the_schema_has_none_is_refused_and_never_a_default(kind: s
     encode = AvroEncoder(Definition(json.dumps(record(made)), "AVRO", id=7))
     rows = pa.array([{"x": wrap(good)}] * 3 + [{"x": wrap(None)}], pa.struct([("x", column)]))
     assert len(encode(rows[1:3])) == 2  # a slice behind which the null lies
-    with pytest.raises(RowRefusedError, match=r"ROW_NOT_ENCODED.*field the column\.x.* is null, which"):
+    with pytest.raises(RowRefusedError, match=r"ROW_NOT_ENCODED.*: the column\.x.* is null, which"):
         encode(rows[2:])
 
 

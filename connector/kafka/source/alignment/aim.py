@@ -1,4 +1,4 @@
-"""Limits where a micro-batch may end if its query follows other queries' barriers, and finds the cut at its end. Pure."""
+"""Decides where a micro-batch may end if its query follows other queries' barriers, and which cut it reaches there. Pure."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Aim:
     ends : Positions
         The latest ends that the micro-batch may have.
     cut_at : Callable[[Positions], Cut]
-        Returns the cut that is complete at the end that was picked.
+        Returns the query's `Cut` at the end that was picked for the micro-batch.
     closes_at_cuts : bool
         Whether the micro-batch may carry a barrier only if its cut is exact.
     is_last : bool
-        Whether the run ends at `ends`, if it is a run that ends by itself.
+        In a run that ends by itself (availableNow): whether the run ends at `ends`.
     """
 
     ends: Positions
@@ -63,13 +63,13 @@ class Aim:
 def tracked(outlook: Outlook) -> Aim:
     """Return the aim for ``alignment=at-least-once``: read all visible rows.
 
-    A barrier is complete when the query has passed its mark in every channel.
+    A barrier is complete when the query has passed the barrier's mark in every channel.
     """
     return Aim(outlook.visible, lambda end: replace(outlook.complete(end), taken={}, late={}))
 
 
 def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
-    """Return the aim for ``alignment=exactly-once``: read to the next cut (if `at_once`, to the newest), and never past it."""
+    """Return the aim for ``alignment=exactly-once``: read up to the next cut, or up to the newest cut if `at_once`."""
     cut = outlook.newest() if at_once else resume(outlook) if outlook.cut.toward else choose(outlook)
     if cut is None:
         return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}), closes_at_cuts=True)
@@ -89,10 +89,10 @@ def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
 
 
 def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
-    """Return the aim for ``alignment=unaligned``: take a barrier's checkpoint at its first mark, or `timeout_ms` later.
+    """Return the aim for ``alignment=unaligned``: take the checkpoint at a barrier's first mark, or `timeout_ms` later.
 
-    The channels in which the query has not reached the barrier's mark by then are recorded (`Cut.late`). If `restored`, the
-    query first reads the rows that an earlier run has recorded as late.
+    `Cut.late` records the channels in which the query has not reached the barrier's mark by then. If `restored`, the query
+    first reads these channels up to the marks that an earlier run recorded.
     """
     if restored and (late := late_targets(outlook)):
         return Aim(_capped(outlook, {**outlook.begin, **late}), lambda end: _overtaken(outlook, end, outlook.cut.taken))
@@ -121,14 +121,14 @@ def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
 
 
 def late_targets(outlook: Outlook) -> dict[Partition, int]:
-    """Return the ends of the late rows that the current cut records, if known; empty if all these rows are read."""
+    """Return where the rows of the late channels end, as far as known; empty if all of these rows have been read."""
     marks = {name: mark for name, mark in _marks_of(outlook, outlook.cut.taken).items() if name in outlook.cut.late}
     ends = _ends(outlook, marks)
     return ends if any(end > outlook.begin.get(partition, 0) for partition, end in ends.items()) else {}
 
 
 def _fresh(outlook: Outlook) -> list[Followed]:
-    """Return, for each channel, the first mark whose barrier has no checkpoint yet."""
+    """Return each channel's first mark whose barrier has no checkpoint yet."""
     found = []
     for marks in outlook.ahead.values():
         mark = next((mark for mark in marks if _is_beyond(mark.lineage, outlook.cut.taken)), None)
@@ -138,7 +138,7 @@ def _fresh(outlook: Outlook) -> list[Followed]:
 
 
 def _together(one: Lineage, other: Lineage) -> Lineage:
-    """Return the newer barrier of each origin in two lineages."""
+    """Merge two lineages: return the newer barrier of each origin."""
     return {origin: max(one.get(origin, 0), other.get(origin, 0)) for origin in {**one, **other}}
 
 
@@ -148,9 +148,9 @@ def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
-    """Return the mark that contains the barriers in `taken`, by barrier topic; None if it has not arrived.
+    """Return, by barrier topic, the first mark that contains the barriers in `taken`; None if it has not arrived.
 
-    Channels in which the query has passed this mark are left out.
+    Channels in which the query has already passed that mark are left out.
     """
     found: dict[str, Followed | None] = {}
     for name, marks in outlook.ahead.items():
@@ -169,7 +169,7 @@ def _contains(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partition, int]:
-    """Return the partitions' ends at the marks that have arrived; no end lies before the position."""
+    """Return each partition's offset at its mark, or the query's position if that is later. Marks that are None are skipped."""
     found: dict[Partition, int] = {}
     for name, mark in marks.items():
         if mark is not None:
@@ -178,7 +178,7 @@ def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partit
 
 
 def _overtaken(outlook: Outlook, end: Positions, taken: Lineage) -> Cut:
-    """Return the cut at `end`, with these taken barriers. Channels whose mark lies after `end` are recorded as late."""
+    """Return the cut at `end` after the barriers in `taken`. It records channels whose mark lies after `end` as late."""
     marks = _marks_of(outlook, taken) if taken else {}
     late = {
         name: None if mark is None else mark.checkpoint.checkpoint
@@ -193,5 +193,5 @@ def _is_reached(targets: Positions, end: Positions) -> bool:
 
 
 def _capped(outlook: Outlook, targets: Positions) -> Positions:
-    """Return the visible ends, but no end after its target. A partition without a target stays at the position."""
+    """Return each partition's visible end or target, whichever is earlier; without a target, the query's position."""
     return {p: min(offset, targets.get(p, outlook.begin.get(p, 0))) for p, offset in outlook.visible.items()}

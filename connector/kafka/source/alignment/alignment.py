@@ -1,4 +1,4 @@
-"""Reads the marks of the queries that a query follows, and decides where a micro-batch may end. *Driver's source process*."""
+"""Reads the marks of other queries, and decides where a micro-batch that follows them may end. *Driver's source process*."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ AT_ONCE: Final = 1000
 """Maximum number of records that one call reads from a barrier topic."""
 
 MOST_BYTES: Final = 16 << 20
-"""Maximum bytes of marks ahead in memory; more if these contain no cut. Marks of thousands of partitions are large."""
+"""Maximum bytes of marks in memory; more if these contain no cut. A mark is large if it names thousands of partitions."""
 
 MOST: Final = 20_000
-"""Maximum number of marks ahead in memory; more if these contain no cut."""
+"""Maximum number of marks in memory; more if these contain no cut."""
 
 TAIL: Final = 64
-"""A new query first searches for the newest cut in this many offsets at the end of each barrier topic."""
+"""To find the newest cut, a new query first reads this many offsets at the end of each barrier topic."""
 
 WARN_MS: Final = 60_000
 """Minimum milliseconds between two warnings that the marks do not agree."""
@@ -50,7 +50,7 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """The channels that one query follows. The marks in memory may be lost, because the query's offsets record its position.
+    """The channels that one query follows. Marks in memory may be lost: the query's offsets record which marks it has passed.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Alignment:
     # -- before the first row ---------------------------------------------------------------------------------------
 
     def check(self, admin: AdminClient, ids: Mapping[str, str]) -> None:
-        """Check the barrier topics, and that their newest marks belong to the topics to read. *At* ``load()``."""
+        """Check that the barrier topics exist, and that their newest marks are about the topics to read. *At* ``load()``."""
         try:
             self._read_tails(self._reader(admin), TAIL)
             self._is_covered(ids)
@@ -102,7 +102,7 @@ class Alignment:
     def newest(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return the newest cut within the positions `within`: its ends, and the cut. Return None if there is none."""
+        """Return the newest cut that does not go past the positions `within`: its ends and its `Cut`. None if there is none."""
         topics, length = self._reader(admin), TAIL
         try:
             while True:
@@ -121,7 +121,7 @@ class Alignment:
             self.close()
 
     def _read_tails(self, topics: TopicReader, length: int) -> bool:
-        """Read the last `length` offsets of each barrier topic. Return whether the topics have no more offsets."""
+        """Read the last `length` offsets of each barrier topic. Return whether the topics hold nothing before them."""
         self.close()
         first = self._begins(topics)
         for name in self._align.topics:
@@ -132,9 +132,9 @@ class Alignment:
     # -- in each micro-batch ----------------------------------------------------------------------------------------
 
     def aim(self, available: Available, admin: AdminClient, limit: int | None, *, ends: bool, at_once: bool) -> Aim:
-        """Return where the next micro-batch may end. *Once per trigger, when it is known what is visible*.
+        """Return where the next micro-batch may end. *Once per trigger, after the visible offsets are known*.
 
-        The marks are read after `available` was computed. If one query writes both, a row after a mark becomes visible only
+        The marks are read after `available` was computed. If a query writes a row after a mark, the row becomes visible only
         after the mark. So no mark before a visible row is missing.
         """
         before, mode = available.before, self._align.mode
@@ -146,7 +146,7 @@ class Alignment:
         # A channel that was added to alignOn has no mark yet. Until it has one, no cut is exact.
         cut = replace(cut, marks=marks, exact=cut.exact and marks.keys() == {*self._align.topics})
         begin = {**available.first, **before.topics}
-        self._now = int(self._clock.now() * 1000)  # also the time at which the marks count as seen that are read below
+        self._now = int(self._clock.now() * 1000)  # also recorded as the time at which the marks below were seen
         self._follow(self._reader(admin), cut, begin)
         outlook = self._read_enough(
             lambda: Outlook(self._channels, cut, begin, available.ends, self._now, limit, self._final),
@@ -188,7 +188,7 @@ class Alignment:
         reader.begin(offset)
 
     def _read_enough(self, look: Callable[[], Outlook], *, everything: bool) -> Outlook:
-        """Read more marks until those in memory contain a cut, or until all are read. Return an `Outlook` on them."""
+        """Read more marks until those in memory contain a cut, or until all are read. Return the `Outlook`."""
         while True:
             for name in sorted(self._unread):
                 channel = self._channels[name]
@@ -228,7 +228,7 @@ class Alignment:
                 owner="barrier-kafka",
                 option="alignOn",
                 value=", ".join(names),
-                expectation="barrier topics, which have one partition",
+                expectation="barrier topics, each of which has exactly one partition",
             )
         first = {partition.topic: offset for partition, offset in topics.earliest(self._places).items()}
         self._set_ends(topics.latest(self._places))
@@ -284,7 +284,11 @@ class Alignment:
             self._warned = outlook.now
             shown = ", ".join(_place(name, channel) for name, channel in sorted(self._channels.items()))
             seconds = (outlook.now - self._blocked_since) // 1000
-            _log.warning("barrier-kafka: the marks have not agreed on a barrier for %d s: %s", seconds, shown)
+            _log.warning(
+                "barrier-kafka: no row was read for %d s, because the marks do not agree on a barrier: %s",
+                seconds,
+                shown,
+            )
 
 
 def _place(name: str, channel: Channel) -> str:
@@ -292,8 +296,8 @@ def _place(name: str, channel: Channel) -> str:
     mark = channel.newest
     if mark is None:
         return f"{name} has no mark"
-    stop = "" if channel.is_exact else ", which can't be used because its query reads past barriers"
-    return f"{name} is at checkpoint {mark.checkpoint} with {dict(mark.lineage)}{stop}"
+    stop = "" if channel.is_exact else ", a mark that can't be used because the query that wrote it reads past barriers"
+    return f"{name} is at checkpoint {mark.checkpoint} with the barriers {dict(mark.lineage)}{stop}"
 
 
 def _is_full(channel: Channel) -> bool:

@@ -14,7 +14,7 @@ __all__ = ["Cut", "lineage_of"]
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut up to which the query has read all rows. A cut has a mark of each channel, which agree on their barriers.
+    """The newest cut up to which the query has read all rows. A cut is one mark of each channel; these marks agree on barriers.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Cut:
         Whether the query has read no row after the cut.
     toward : Mapping[str, int]
         The next cut, to which the query is reading now: barrier topic → the checkpoint of its mark. A new run reads to the
-        same cut, because parts of it are read already.
+        same cut, because some rows before this cut have been read already.
     taken : Lineage
         The newest barriers for which a checkpoint was taken, perhaps before all of their marks had arrived
         (``alignment=unaligned``).
@@ -33,7 +33,7 @@ class Cut:
         that mark, or None if the mark has not arrived. The rows up to the mark also belong to the barrier (Flink's channel
         state), and a new run reads these rows first.
     waited : Mapping[str, int]
-        Barrier topic → for how many milliseconds its mark waited for the marks of other channels. For people only.
+        Barrier topic → how many milliseconds its mark waited for the marks of other channels. Only for display.
     """
 
     marks: Mapping[str, Passed] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Cut:
         return (self.marks, self.taken) == (before.marks, before.taken)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that the offset log keeps."""
+        """Return the cut as the offset log stores it."""
         return {
             "exact": self.exact,
             **({"late": dict(sorted(self.late.items()))} if self.late else {}),
@@ -62,7 +62,7 @@ class Cut:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Cut:
-        """Parse what `to_json` returned."""
+        """Parse the result of `to_json`."""
         late = {topic: None if at is None else int(at) for topic, at in value.get("late", {}).items()}
         return cls(
             marks={topic: Passed.from_json(mark) for topic, mark in value["marks"].items()},
@@ -75,7 +75,7 @@ class Cut:
 
 
 def lineage_of(marks: Mapping[str, Passed]) -> Lineage:
-    """Return the newest barrier of each origin in a cut's marks, which agree on the barriers of common origins."""
+    """Return the barrier of each origin in a cut's marks. The marks of a cut agree, so each origin has one barrier."""
     found: dict[str, int] = {}
     for passed in marks.values():
         found |= passed.lineage

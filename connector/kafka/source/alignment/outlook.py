@@ -57,33 +57,36 @@ class Outlook:
 
     @property
     def at(self) -> dict[str, Lineage | None]:
-        """Barrier topic → the lineage of its channel's current mark; None before the first mark."""
+        """Barrier topic → the lineage of the last mark that the query has passed; None if it has passed none."""
         return {name: None if c.at is None else c.at.lineage for name, c in self.channels.items()}
 
     def of(self, name: str, positions: Positions) -> dict[Partition, int]:
-        """Return the positions in the topics of one channel."""
+        """Return only the positions in the topics of one channel."""
         return {
             partition: offset for partition, offset in positions.items() if partition.topic in self.channels[name].ids
         }
 
     def lineages(self, cut: Mapping[str, int]) -> list[Lineage]:
-        """Return the lineage of each mark in a cut. `cut` maps barrier topics to the number of marks that it passes."""
+        """Return the lineage of each mark in a cut. `cut` maps each barrier topic to the number of marks that it passes."""
         return [self.ahead[name][passed - 1].lineage if passed else self.at[name] or {} for name, passed in cut.items()]
 
     def behind(self, name: str, ends: Positions) -> dict[Partition, int]:
-        """Return the later of a mark's end and the position, for each partition of the mark's channel."""
+        """Return, per partition of a channel, the mark's offset (`ends`) or the query's position, whichever is later."""
         begin = self.of(name, {**dict.fromkeys(ends, 0), **dict.fromkeys(self.visible, 0), **self.begin})
         return {partition: max(offset, ends.get(partition, 0)) for partition, offset in begin.items()}
 
     def targets(self, cut: Mapping[str, int]) -> dict[Partition, int]:
-        """Return each partition's end at a cut, but no end before the position. `cut` is as in `lineages`."""
+        """Return the offset in each partition at which the query reaches a cut, or the query's position if that is later.
+
+        `cut` maps each barrier topic to the number of marks that the cut passes.
+        """
         found: dict[Partition, int] = {}
         for name, passed in cut.items():
             found |= self.behind(name, self.ahead[name][passed - 1].ends if passed else {})
         return found
 
     def least(self) -> dict[str, int]:
-        """Return, by barrier topic, the smallest number of marks that a cut at or after the position passes."""
+        """Return, by barrier topic, the minimum number of marks that a cut must pass to be at or after the query's position."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
@@ -93,7 +96,7 @@ class Outlook:
         return found
 
     def has_cut(self) -> bool:
-        """Return whether the marks that were read contain a cut. If the query is reading to a cut, it must be this cut."""
+        """Return whether the marks in memory contain the cut to which the query is reading; if it has none yet, any cut."""
         if self.cut.toward:
             newest = {
                 name: channel.newest.checkpoint if channel.newest else 0 for name, channel in self.channels.items()
@@ -102,13 +105,16 @@ class Outlook:
         return next_cut(self.at, self.ahead, self.least()) is not None
 
     def newest(self) -> dict[str, int] | None:
-        """Return the newest cut at or after the position whose rows can all be read now; None if there is none."""
+        """Return the newest cut, not before the query's position, whose rows can all be read now; None if there is none."""
         most = {name: marks_within(marks, self.of(name, self.visible)) for name, marks in self.ahead.items()}
         cut, least = newest_cut(self.at, self.ahead, most), self.least()
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
 
     def passing(self, cut: Mapping[str, int]) -> Cut:
-        """Return the cut as a `Cut` that is complete. The argument `cut` is as in `lineages`."""
+        """Return the `Cut` of a query that has read exactly up to this cut.
+
+        `cut` maps each barrier topic to the number of marks that the cut passes.
+        """
         marks = dict(self.cut.marks)
         for name, passed in cut.items():
             if passed:
@@ -116,13 +122,13 @@ class Outlook:
         return Cut(marks, exact=True, waited=self.waits(cut))
 
     def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
-        """Return for how many milliseconds each channel's mark waited for the last mark of a cut."""
+        """Return, by barrier topic, how many milliseconds the marks of a cut waited for the last of them to arrive."""
         seen = {name: self.ahead[name][passed - 1].seen for name, passed in cut.items() if passed}
         last = max(seen.values(), default=0)
         return {name: last - at for name, at in seen.items() if last > at}
 
     def complete(self, end: Positions) -> Cut:
-        """Return the newest cut that an end contains. It is exact if no row lies between the cut and the end."""
+        """Return the newest cut at or before `end`. It is exact if no row lies between the cut and `end`."""
         most = {name: marks_within(marks, self.of(name, end)) for name, marks in self.ahead.items()}
         cut = newest_cut(self.at, self.ahead, most)
         if cut is None:

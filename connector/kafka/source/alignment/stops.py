@@ -12,26 +12,26 @@ from connector.kafka.source.alignment.outlook import Outlook
 __all__ = ["FEW", "choose", "resume"]
 
 FEW: Final = 8
-"""Up to this many marks ahead, the query stops at each cut. If there are more, it passes several marks in one step."""
+"""If more marks than this are ahead, the query may pass several marks in one step. If not, it stops at each cut."""
 
 TRIED: Final = 32
-"""Maximum number of barriers at which to search for a cut, the roundest first, before a smaller step is tried."""
+"""Maximum number of barriers to try as a stop, the roundest numbers first, before a smaller step is tried."""
 
 
 def resume(outlook: Outlook) -> dict[str, int]:
-    """Return the cut to which the query is already reading, as the number of marks that it passes, by barrier topic."""
+    """Return the cut to which the query is already reading: by barrier topic, the number of marks that the cut passes."""
     new = sorted(outlook.channels.keys() - outlook.cut.toward.keys())
     if new:
         raise disagree(
             new[0],
-            "this query is still reading up to a barrier that was chosen without this topic. First start it with the former "
+            "this query is still reading up to a barrier that was chosen without this topic. First start it with the previous "
             "alignOn, and wait until it has reached that barrier",
         )
     cut = {}
     for name, checkpoint in outlook.cut.toward.items():
         if name not in outlook.channels:
             raise disagree(
-                name, "this query is still reading up to a mark in this topic, which alignOn no longer names"
+                name, "this query is still reading up to a mark in this topic, but alignOn no longer names the topic"
             )
         at = outlook.channels[name].at
         numbers = [mark.checkpoint.checkpoint for mark in outlook.channels[name].ahead]
@@ -48,7 +48,7 @@ def resume(outlook: Outlook) -> dict[str, int]:
 
 
 def choose(outlook: Outlook) -> dict[str, int] | None:
-    """Return the cut to read to: the next one, or, if there are many, a later one at which other lagging queries also stop."""
+    """Return the next cut to read to. If many marks are ahead, return a later cut, at which other lagging queries also stop."""
     least = outlook.least()
     cut = next_cut(outlook.at, outlook.ahead, least)
     if cut is None:
@@ -65,7 +65,7 @@ def choose(outlook: Outlook) -> dict[str, int] | None:
 
 
 def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a cut at the roundest barrier in the next `window` marks, if the channels have to agree; None if there is none."""
+    """Return a cut on which all channels agree, at the roundest barrier in the next `window` marks; None if there is none."""
     lineages = dict(zip(cut, outlook.lineages(cut), strict=True))
     queries = {name: channel.newest.query for name, channel in outlook.channels.items() if channel.newest is not None}
     origin = pace(lineages, queries)
@@ -88,7 +88,7 @@ def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> 
 
 
 def _each_rounded(outlook: Outlook, least: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a mark of each channel at its roundest barrier; None if channels share an origin and so have to agree."""
+    """Return a cut that picks each channel's roundest barrier; None if channels share an origin, and so have to agree."""
     found = {}
     for name, all_marks in outlook.ahead.items():
         marks = all_marks[:window]

@@ -18,7 +18,7 @@ class Available:
     Parameters
     ----------
     before : SourceOffset
-        The end of the micro-batch before, with the positions at which reading continues.
+        The end of the previous micro-batch, but with the positions at which reading continues.
     ends : Positions
         The offsets up to which the partitions can be read.
     first : Positions

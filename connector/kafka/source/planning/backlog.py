@@ -38,14 +38,14 @@ class Backlog:
     brokers : Callable
         Makes the client that asks the brokers.
     ask_each : AskEach
-        Asks several brokers for the same topics.
+        Asks several brokers about the same topics.
 
     Attributes
     ----------
     target : Positions or None
         The offsets at which this run ends (availableNow); None if it does not end by itself.
     seen : Positions or None
-        The partitions' ends when the brokers were asked last.
+        The partitions' ends when the brokers were last asked; None before the first request.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class Backlog:
         )(ask)
 
     def check_planned(self, before: SourceOffset, end: SourceOffset) -> None:
-        """Check that the topics in an end planned by a rewind are the topics that the query read before."""
+        """Check, before an end that a rewind planned is used, that no topic was deleted or re-created."""
         if self._options.fail_on_data_loss:  # if not, `left_of` leaves out the lost rows
             topics, standing = self._stand(before)
             _refuse_loss(standing, recreated_topics(end.ids, topics.ids), end)
 
     def left_of(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return a replay's ranges without lost rows: the topics may have changed since the offsets were picked."""
+        """Return a replay's ranges without the rows that were lost after the offsets were picked."""
         wanted = sorted({part.partition for part in ranges})
         # The topics in the recorded offsets, even if the options now name other topics.
         names = tuple(sorted({partition.topic for partition in after.topics}))
@@ -189,7 +189,7 @@ class Backlog:
         return Available(after, ends, first, lost)
 
     def _first_rows(self, first: Positions) -> dict[Partition, Loss]:
-        """Return the losses in partitions that are new to the query: rows removed before it first saw the partition."""
+        """Return the losses in partitions that are new to the query: rows removed before the query first saw them."""
         lost = {partition: offset for partition, offset in first.items() if offset > 0}
         if lost and self._options.fail_on_data_loss:
             shown = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
@@ -236,7 +236,7 @@ def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], los
         if len(part) < len(whole):
             log.warning(
                 "barrier-kafka: data loss (%s), and failOnDataLoss is false: up to %d rows of %s were removed after the "
-                "micro-batch was planned. Its replay reads %s.",
+                "micro-batch was planned. The replay reads %s.",
                 lost[whole.partition].reason.value,
                 len(whole) - len(part),
                 whole,

@@ -17,19 +17,19 @@ from transactional.errors import LocationError, StoreError
 __all__ = ["check_joint", "log", "lost_error", "warn"]
 
 log = logging.getLogger("connector.kafka.data_loss")
-"""Logs every loss as a warning. Users know its name."""
+"""Logs every loss as a warning. The logger's name is documented for users."""
 
 _ORDER: Final = (Reason.RECREATED, Reason.GONE, Reason.TRUNCATED, Reason.EXPIRED)
 """If losses have several reasons, the first of these is reported."""
 
 _MESSAGES: Final = {
-    Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}). Either its retention is too "
-    "short (make it longer than the query's longest stop), or records were deleted",
+    Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}). Either the topic's "
+    "retention is too short (make it longer than the query's longest stop), or records were deleted",
     Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): an unclean leader election lost rows",
-    Reason.RECREATED: "{topics} was deleted and created again, so the offsets in the checkpoint now mean other rows "
+    Reason.RECREATED: "{topics} was deleted and created again, so the offsets in the checkpoint now mean different rows "
     "({partitions})",
-    Reason.GONE: "{partitions} can't be found any more, although the query has read it: the topic was deleted, or the options "
-    "name other topics than before",
+    Reason.GONE: "partitions that the query has read can't be found any more ({partitions}): the topic was deleted, or the "
+    "options now name different topics",
 }
 
 _EFFECTS: Final = {
@@ -80,7 +80,7 @@ def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
 
 
 def check_joint(before: Positions, after: SourceOffset) -> None:
-    """Check that a micro-batch begins where the one before it ended, or records what was lost between them."""
+    """Check that a micro-batch begins where the previous one ended, or records the rows lost between them."""
     disagreeing = []
     for partition, ended in before.items():
         loss = after.lost.get(partition)
@@ -93,7 +93,7 @@ def check_joint(before: Positions, after: SourceOffset) -> None:
         )
         raise LocationError(
             "OFFSETS_DISAGREE",
-            reason=f"a micro-batch does not begin where the one before it ended: {shown}",
+            reason=f"a micro-batch does not begin where the previous one ended: {shown}",
             partitions=[str(partition) for partition in disagreeing],
         )
 

@@ -24,7 +24,7 @@ def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, in
 
     Every partition with a backlog gets at least one offset, so that large partitions do not starve small ones. The rest of
     the limit is shared in proportion to the backlogs, largest remainders first. If the limit is less than the number of
-    partitions, they take turns, which `turn` counts.
+    partitions, they take turns; `turn` is the number of the turn.
     """
     waiting = [key for key, rows in backlog.items() if rows > 0]
     total = sum(backlog[key] for key in waiting)
@@ -32,7 +32,7 @@ def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, in
     if total <= limit:
         return {key: max(0, rows) for key, rows in backlog.items()}
     if limit < len(waiting):
-        # Each turn begins where the one before it ended.
+        # Each turn begins where the previous turn ended.
         first = turn * limit % len(waiting)
         for index in range(limit):
             shares[waiting[(first + index) % len(waiting)]] = 1
@@ -68,7 +68,7 @@ class TriggerLimits:
     delay_ms: int = 900_000
 
     def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
-        """Return whether to wait for more rows: fewer than `least` are waiting, and the delay since `since` is not over."""
+        """Return whether to wait for more rows: fewer than `least` are waiting, and `delay_ms` has not passed after `since`."""
         if self.least is None or since is None or waiting >= self.least:
             return False
         return 0 <= now - since < self.delay_ms
@@ -84,7 +84,7 @@ class Timing:
     now : int
         The time, in milliseconds since the epoch.
     completed : int or None
-        When the checkpoint of the last barrier was first seen completed, in milliseconds since the epoch; None if it was not.
+        When the source first saw the last barrier's checkpoint completed, in milliseconds since the epoch; None if not yet.
     ends : bool
         Whether the query ends when all available rows are read.
     """

@@ -1,4 +1,4 @@
-"""A query's standing: its position in the partitions that exist now, and what it has lost. *Driver*."""
+"""A query's standing: its position in the partitions that exist now, and the rows that it has lost. *Driver*."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
 def _set_aside(
     before: SourceOffset, ids: Mapping[str, str], there: Collection[Partition]
 ) -> tuple[dict[Partition, int], dict[str, SetAside]]:
-    """Return the positions of partitions that exist again, and those that are still set aside."""
+    """Split the positions that were set aside: those of partitions that exist again, and those that stay set aside."""
     known: dict[Partition, int] = {}
     gone: dict[str, SetAside] = {}
     for topic, aside in before.gone.items():
@@ -121,7 +121,7 @@ def stand_surely(
     """Return a query's standing. A partition counts as gone or re-created only if all brokers that are asked agree.
 
     The first answer comes from any broker, and its metadata may be old: it may not know a new partition yet, or may still
-    know a deleted topic. If that counted as a re-created topic, the query would read the topic again from its first row.
+    know a deleted topic. If such an answer counted, the query would read the topic again from its first row.
     """
     partitions = topics.partitions(subscription, may_miss)
     standing = stand(at, partitions, topics.ids)

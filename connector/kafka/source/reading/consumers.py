@@ -54,7 +54,7 @@ complaints: deque[str] = deque(maxlen=1)
 def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None = None) -> Iterator[RangeConsumer]:
     """Yield a consumer with these settings: the idle consumer of this process, or a new one. *Called on an executor*.
 
-    One task uses a consumer at a time. A consumer is dropped after an error, or if it has read another topic of this name:
+    One task uses a consumer at a time. A consumer is dropped after an error, or if it has read an older topic of this name:
     the client remembers the epoch of a leader, and would wait forever for a leader of the new topic, whose epochs begin at 0.
     """
     settings = {**TUNED, **config.for_librdkafka(), **OURS}
@@ -74,7 +74,7 @@ def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None 
 
 
 def note_complaint(error: Any) -> None:
-    """Keep an error that a client reports about its brokers, in place of the one before."""
+    """Remember the last error that a client reported about its brokers."""
     complaints.append(error.str())
 
 

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["KafkaInputPartition", "fetch", "read_range"]
 
 STALL_SECONDS: Final = 120.0
-"""Maximum wait for a row, which existed when its range was planned. Spark's source waits as long (spark.network.timeout)."""
+"""Maximum wait for the next row of a planned range, as in Spark's own source (spark.network.timeout)."""
 
 LOOK_SECONDS: Final = 3.0
-"""If loss is allowed, how long to wait for a row before asking whether the topic exists. A deleted topic causes no error."""
+"""If loss is allowed, ask after this wait whether the topic still exists: reading a deleted topic raises no error."""
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
-"""A batch ends at BATCH_ROWS or BATCH_BYTES: its rows are in memory three times (client, Python, Arrow).
+"""A batch ends at BATCH_ROWS or BATCH_BYTES, because its rows are in memory three times (client, Python, Arrow).
 
-A batch can be larger by the content of one of the client's queues, because a queue is always taken as a whole."""
+A batch can be larger than that by one of the client's queues, because a queue is always taken as a whole."""
 
 FIRST_ROWS: Final = 500
 """Number of rows to ask for until the size of this range's rows is known."""
@@ -119,7 +119,7 @@ class _Reading:
         self._wait_anew()
 
     def batches(self) -> Iterator[Records]:
-        """Yield the rows; see `fetch`."""
+        """Yield the range's rows in batches; see `fetch`."""
         self._consumer.begin(self._wanted.partition, self._position)
         complaints.clear()
         batch: list[Records] = []
@@ -170,7 +170,7 @@ class _Reading:
         return False
 
     def _continue_after_refusal(self) -> None:
-        """After the leader has refused the offset, begin at the first row that still exists. Raise if loss is not allowed."""
+        """Continue at the first row that still exists, after the leader has refused an offset. Raise if loss is not allowed."""
         at, position = self._wanted.partition, self._position
         holding = ask_twice(lambda: _holding(self._consumer, at), position, self._clock)
         if holding is None:
@@ -191,7 +191,7 @@ class _Reading:
         self._look = Deadline(LOOK_SECONDS, self._clock)
 
     def _check_wait(self) -> None:
-        """Check the time limits if no row has arrived."""
+        """After a wait without a row, raise if the time limit has passed, or if the topic does not exist any more."""
         if self._deadline.passed():
             if self._tolerance is not None:
                 self._tolerance.check_topic(self._wanted, self._position)

@@ -1,4 +1,4 @@
-"""Rows as librdkafka delivers them, and a consumer for them: implements `records` without a Python object per row."""
+"""Implements `records` with librdkafka's own messages, without a Python object per row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 class _Client:
-    """One client of the library. It is destroyed when nothing refers to it any more."""
+    """One client of librdkafka. It is destroyed when nothing refers to it any more."""
 
     def __init__(self, library: Library, settings: Mapping[str, Any], complain: Callable[[KafkaError], None]) -> None:
         self._library = library
@@ -64,7 +64,7 @@ def _complaint(complain: Callable[[KafkaError], None]) -> Any:
 
 
 class _Held:
-    """Messages of the library. They are freed when nothing refers to them any more; their client lives at least as long."""
+    """Messages of librdkafka. They are freed when nothing refers to them any more; their client stays alive until then."""
 
     def __init__(self, client: _Client, columns: Columns, destroy: int, messages: Array) -> None:
         self._client = client
@@ -79,7 +79,7 @@ class _Held:
 
 
 class NativeRecords:
-    """Rows as messages of the library.
+    """Rows as messages of librdkafka.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class NativeRecords:
         return assemble(at, columns, self._offsets, self._times, own)
 
     def _check_size(self, at: Partition, *sizes: int) -> None:
-        """Refuse columns that are too large for Arrow's 32-bit offsets. Only a client's queue of gigabytes can hold them."""
+        """Refuse columns that are too large for Arrow's 32-bit offsets. Only a client's queue of gigabytes can hold so much."""
         if max(sizes) > LARGEST_COLUMN:
             raise StoreError(
                 "READ_FAILED",
@@ -247,7 +247,7 @@ class NativeConsumer:
         self._client = _Client(library, settings, complain)
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
+        """Start to deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
         library, topic = self._library, at.topic.encode()
         wanted = library.topic_partition_list_new(1)
         library.topic_partition_list_add(wanted, topic, at.number)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Holding", "LossTolerance", "ask_twice", "check_planned_topic"]
 
 PAUSE_SECONDS: Final = 1.0
-"""Pause between two requests, after which a leader that was just elected knows its offsets."""
+"""Pause between two requests, long enough for a newly elected leader to learn its offsets."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Holding:
     last: int
 
     def has(self, offset: int) -> bool:
-        """Return whether reading can begin at this offset: a row may have it, or the next row will."""
+        """Return whether reading can begin at this offset: it exists, or the next new row will have it."""
         return self.first <= offset <= self.last
 
 
@@ -57,7 +57,7 @@ def ask_twice(
 ) -> Holding | None:
     """Ask which offsets a partition holds; if `position` is not among them, pause and ask again.
 
-    Return both answers as one range. Return None if `position` is in it, or if the leader does not answer.
+    Return one range that covers both answers. Return None if the range contains `position`, or if the leader does not answer.
     """
     first = ask()
     if first is None or first.has(position):
@@ -71,7 +71,7 @@ def ask_twice(
 
 
 ASKER_SECONDS: Final = 60.0
-"""How long a worker process uses the same client: addresses and login tokens change while queries run."""
+"""How long a worker process uses one client. Then it makes a new one, because addresses and login tokens change."""
 
 # One client per worker process, and the time limit of its use. A new client costs threads, connections and a login, and each
 # task asks twice. The process id is part of the key, because a client does not survive a fork.
@@ -97,7 +97,7 @@ def check_planned_topic(
 ) -> None:
     """Check that a topic is still the planned one: a new topic of the same name has other rows at the same offsets.
 
-    Topic ids are never used again. So if the check passes after a task has read, all rows that it read are of that topic.
+    Topic ids are never used again. So if the check passes after a task has read its rows, they are from the planned topic.
     """
     asked = TopicReader(brokers(config), config, clock=clock)
     asked.partitions(Subscription(topics=(topic,)), (topic,))
@@ -119,7 +119,7 @@ class LossTolerance:
         The id of the topic that was planned.
     clock : Clock, optional
     brokers : Callable[[ClientConfig], AdminClient]
-        Makes the client that asks for the topic.
+        Makes the client that asks the brokers about the topic.
     """
 
     config: ClientConfig
@@ -128,15 +128,15 @@ class LossTolerance:
     brokers: Callable[[ClientConfig], AdminClient] = check_brokers
 
     def pass_over(self, wanted: OffsetRange, position: int, holding: Holding) -> int:
-        """Return the offset to read next, after rows that retention has removed."""
+        """Skip rows that retention has removed: return the offset to read next."""
         if holding.last < position:
             raise self._unreadable(wanted, position, f"the partition now ends at offset {holding.last}")
         if not self._is_there(wanted.partition):
             raise self._unreadable(wanted, position, "the topic was deleted, or re-created")
         on = min(holding.first, wanted.end)
         log.warning(
-            "barrier-kafka: data loss while %s was read, and failOnDataLoss is false: up to %d rows are lost, offsets "
-            "[%d, %d). The partition now begins at %d.",
+            "barrier-kafka: data loss while a task read %s, and failOnDataLoss is false: up to %d rows are lost (offsets "
+            "[%d, %d)). The partition now begins at %d.",
             wanted,
             on - position,
             position,

@@ -1,6 +1,6 @@
 """The interfaces for rows and consumers that `fetch` needs, and their implementation with confluent-kafka's objects.
 
-The other implementation, without a Python object per row, is `native_records`. This one is its reference and its fallback.
+`native_records` implements them without a Python object per row. The implementation here is its reference and its fallback.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RangeConsumer(Protocol):
     """A client that reads one partition at a time."""
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
+        """Start to deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
@@ -124,7 +124,7 @@ class MessageConsumer:
         self._consumer = consumer
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Deliver this partition's rows from this offset on."""
+        """Start to deliver this partition's rows from this offset on."""
         from confluent_kafka import TopicPartition
 
         self._consumer.assign([TopicPartition(at.topic, at.number, offset)])

@@ -268,8 +268,8 @@ def test_why_nothing_is_read_is_logged_also_without_marks(caplog: pytest.LogCapt
     first, second = [record.getMessage() for record in caplog.records]
     assert "b-marks has no mark" in first
     assert (
-        "b-marks is at checkpoint 1 with {'query-b': 1, 's/1': 1}, which can't be used because its query reads past barriers"
-        in second
+        "b-marks is at checkpoint 1 with the barriers {'query-b': 1, 's/1': 1}, a mark that can't be used because the query "
+        "that wrote it reads past barriers" in second
     )
 
 
@@ -296,8 +296,8 @@ def test_who_waits_for_whom_is_logged_now_and_then(caplog: pytest.LogCaptureFixt
                 assert query.go_on() == [], "an empty checkpoint of a quiet query"
             query.clock.advance(31)
     said = (
-        "barrier-kafka: the marks have not agreed on a barrier for 62 s: a-marks is at checkpoint 2 with "
-        "{'query-a': 2, 's/1': 2}, b-marks is at checkpoint 1 with {'query-b': 1, 's/1': 1}"
+        "barrier-kafka: no row was read for 62 s, because the marks do not agree on a barrier: a-marks is at checkpoint 2 "
+        "with the barriers {'query-a': 2, 's/1': 2}, b-marks is at checkpoint 1 with the barriers {'query-b': 1, 's/1': 1}"
     )
     assert [record.getMessage() for record in caplog.records] == [said]
 

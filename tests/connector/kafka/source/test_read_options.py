@@ -131,15 +131,15 @@ def test_a_batch_read_passes_over_what_is_for_streams(option: str, caplog: pytes
         ({"endingOffsets": '{"t": {"0": -2}}'}, r"endingOffsets is '-2 \(earliest\)'"),
         (
             {"startingOffsets": '{"t": {"0": 5}}', "endingOffsets": '{"t": {"0": 4}}'},
-            r"endingOffsets is 't-0: 4'; expected t-0: 5 or later, where startingOffsets begins",
+            r"endingOffsets is 't-0: 4'; expected t-0: 5 or later, because startingOffsets begins there",
         ),
         (
             {"startingTimestamp": "5", "endingTimestamp": "4"},
-            r"endingTimestamp is '4'; expected 5 or later, where startingTimestamp begins",
+            r"endingTimestamp is '4'; expected 5 or later, because startingTimestamp begins there",
         ),
         (
             {"startingOffsetsByTimestamp": '{"t": {"0": 5}}', "endingOffsetsByTimestamp": '{"t": {"0": 4}}'},
-            "endingOffsetsByTimestamp is 't-0: 4'; expected t-0: 5 or later, where startingOffsetsByTimestamp begins",
+            "endingOffsetsByTimestamp is 't-0: 4'; expected t-0: 5 or later, because startingOffsetsByTimestamp begins there",
         ),
     ],
 )
