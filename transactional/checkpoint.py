@@ -300,7 +300,7 @@ class DecidedCheckpoint:
     queryId, prefix : str
         The query's id and the value of its option ``transactionalIdPrefix``; see `TransactionContext`.
     after : int
-        The newest earlier checkpoint with rows that was committed to the same store; see `History.newest`.
+        The newest earlier checkpoint that committed rows to the same store; see `History.newest`.
     routes : Mapping[str, int]
         The value of `after` for each route, for a sink that combines several (`Routes`).
     last : bool

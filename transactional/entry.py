@@ -81,7 +81,7 @@ class Entry:
 
 
 def canonical(value: Any) -> str:
-    """Return a value as JSON text with sorted keys and no spaces, so that equal values have equal texts."""
+    """Return a value as JSON text with sorted keys and no spaces, so that equal values give the same string."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

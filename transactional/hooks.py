@@ -76,7 +76,7 @@ class CheckpointHook(ABC):
         Raises
         ------
         Exception
-            The driver calls the method again until ``commitTimeoutMs`` is over. Then the checkpoint is declined if
+            The driver calls the method again until ``commitTimeoutMs`` has passed. Then the checkpoint is declined if
             ``tolerableFailedCheckpoints`` allows it. Otherwise the query fails.
         """
 

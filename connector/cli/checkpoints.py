@@ -78,7 +78,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """To see the current state of a query: show its newest checkpoint, its driver and its open transactions.
+    """When you want to know how a query is doing: show its newest checkpoint, its driver and its open transactions.
 
     If you pass an ID, the command shows that checkpoint instead of the newest. The command also shows whether a rewind is in
     progress. It works while the query runs.

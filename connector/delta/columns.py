@@ -195,7 +195,7 @@ class Columns:
         For each of the table's columns, the index of the query's column. None if the query has no such column,
         so that the table's column gets nulls.
     partition_by : Sequence[str]
-        The partition columns. Delta's log stores an empty text in them as null.
+        The partition columns. For these columns, Delta's log stores an empty string as null.
     """
 
     target: pa.Schema

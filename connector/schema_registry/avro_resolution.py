@@ -43,8 +43,9 @@ def writers_schema(writer: Any, reader: Any, written: Mapping[str, Any], read: M
 
 
 def with_default_values(schema: Any, named: Mapping[str, Any]) -> Any:
-    """Replace each default in a parsed schema, in place, by its Avro value: in JSON, bytes and decimals are text.
+    """Convert each default of a parsed schema from JSON to its Avro value, in place.
 
+    For example, JSON writes bytes and decimals as strings. `named` contains the schema's named types.
     A default that does not fit its field's type is removed. A record that needs this default is bad.
     """
     for each in [schema, *named.values()]:

@@ -55,7 +55,7 @@ class TaskMessage(WriterCommitMessage):
 
 
 def acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Acknowledgement | None]:
-    """Return the tasks' acknowledgements; None for each task that did not finish."""
+    """Unpack Spark's commit messages: return each task's acknowledgement, or None if the task did not finish."""
     return [message.acknowledgement if isinstance(message, TaskMessage) else None for message in messages]
 
 

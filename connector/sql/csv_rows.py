@@ -123,14 +123,14 @@ def _literals(column: pa.Array) -> pa.Array:
 
 
 def constant(text: str) -> pa.Scalar:
-    """Return a text as an Arrow scalar, without importing pandas."""
+    """Return a string as an Arrow scalar, without importing pandas."""
     data = text.encode()
     offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
     return pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(data))[0]
 
 
 def joined(*texts: pa.Array | pa.Scalar) -> pa.Array:
-    """Return the concatenated texts of each row; null if one of the row's texts is null."""
+    """Concatenate these strings row by row. The result is null in each row where one of them is null."""
     return pc.binary_join_element_wise(*texts, constant(""))
 
 

@@ -273,7 +273,10 @@ class MysqlSink(TableSink):
         return taken, taken if staged.key else None  # the server counts a replaced row twice
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
-        """Delete the transactions' staged rows by primary key, because a scan would wait for rows that open tasks insert."""
+        """Delete the transactions' staged rows by primary key.
+
+        A scan would wait for rows that running tasks are inserting.
+        """
         for nonce in nonces:
             statement = f"DELETE {staging} FROM {staging} FORCE INDEX (PRIMARY) WHERE barrier_nonce = ?"
             self.run(cursor, statement, (nonce,))

@@ -130,7 +130,7 @@ def test_the_state_of_a_hook_that_is_not_named_any_more_is_told_of(
     world.settings["hooks"] = (other,)
     with caplog.at_level(logging.WARNING, logger="transactional"):
         assert world.run(world.start())
-    assert "holds a state of the hook former, which checkpointHooks does not name" in caplog.text
+    assert "holds the state of the hook former, but checkpointHooks does not name this hook" in caplog.text
     assert other.restored == [(newest, None)]
 
 

@@ -141,7 +141,10 @@ class Planning:
         states = checkpoints[newest].hooks if newest is not None else {}
         for orphan in hooks.restore(self._session.settings.hooks, newest, states):
             log.warning(
-                "checkpoint %s holds a state of the hook %s, which checkpointHooks does not name", newest, orphan
+                "checkpoint %s holds the state of the hook %s, but checkpointHooks does not name this hook: later checkpoints "
+                "will not contain its state",
+                newest,
+                orphan,
             )
         faults.reach("hooks.restored")
         self._journal.append(entries.Restored(run=token, checkpoint=newest), must_own(token))

@@ -196,9 +196,9 @@ class Session:
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
-        """Return the cut-off for a sweep by a run: no driver can still decide the transactions before it.
+        """Return the cut-off for a sweep by a run (see `Cutoff`).
 
-        If `ended`, all of the run's own transactions are before the cut-off too.
+        No driver will commit a transaction before it, unless a decided checkpoint contains the transaction. If `ended`, all of the run's own transactions are before the cut-off too.
         """
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff

@@ -213,7 +213,10 @@ class Ledger:
         return [p.handles[-1] for p in parts if p.open]
 
     def cutoff(self, queryId: str, token: int) -> Cutoff:
-        """Return the cut-off for a sweep by the run `token`: no driver can still decide the transactions before it."""
+        """Return the cut-off for a sweep by the run `token` (see `Cutoff`).
+
+        Before it are all transactions of earlier runs, and this run's transactions up to the micro-batch `settled`.
+        """
         return Cutoff(self.identity(queryId), token, self.settled + 1)
 
     def copy(self) -> Ledger:
@@ -249,7 +252,10 @@ class Ledger:
         return max((newest for key, newest in self.newest.items() if run.is_at(key, route)), default=0)
 
     def known_at_store(self, routes: Iterable[str]) -> dict[str, int]:
-        """Return the newest settled checkpoint with rows in the newest run's store, by route; omit routes without one."""
+        """Return, for each route, the newest settled checkpoint that committed rows to the newest run's store.
+
+        Routes without such a checkpoint are omitted.
+        """
         run = self.newest_run
         found = {route: self.newest_at(run, route) for route in ("", *routes)} if run is not None else {}
         return {route: checkpoint for route, checkpoint in found.items() if checkpoint}

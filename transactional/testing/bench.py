@@ -29,7 +29,7 @@ POLL_SECONDS = 0.05  # between two checks of a store that answers late
 
 
 class Bench:
-    """Builds the sinks of one test, which share a store and a prefix, and runs the steps of the test with them."""
+    """Builds the sinks of one test, all with the same store and prefix, and runs the test's steps with these sinks."""
 
     def __init__(
         self, suite: SinkConformance, options: Mapping[str, str], prefix: str | None = None, query: str | None = None

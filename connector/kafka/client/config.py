@@ -105,7 +105,7 @@ class ClientConfig:
         return replace(self, settings={**self.settings, key: value})
 
     def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
-        """Return the settings for confluent-kafka. The arguments `extra` (underscores stand for dots) override them."""
+        """Return the settings for confluent-kafka. Keyword arguments override them; write dots as underscores."""
         more = {key.replace("_", "."): value for key, value in extra.items()}
         return {**security.for_librdkafka(self.settings), **more}
 
@@ -147,7 +147,7 @@ class ClientConfig:
         for key, value in self.settings.items():
             if value and hides_value(key) and not _SPARK_HIDES.search(key) and key != "ssl.key.pem":
                 _log.warning(
-                    "Spark shows the option kafka.%s in plans (DataFrame.explain). Put no secret in it, or set "
+                    "Spark shows the option kafka.%s in plans (DataFrame.explain). Don't put a secret in it, or set "
                     "spark.sql.redaction.options.regex=(?i)url|oauthbearer.config for the session",
                     self.origins.get(key, key),
                 )

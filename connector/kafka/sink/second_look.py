@@ -43,5 +43,5 @@ class SecondLook:
         return now - since >= SECOND_LOOK_SECONDS
 
     def forget(self, what: Hashable) -> None:
-        """Forget the judgment of `what`, so that the next judgment is the first again."""
+        """Drop the remembered judgment about `what`. The next call of `confirms` then counts as a first check."""
         self._first.pop(what, None)
