@@ -253,7 +253,7 @@ class ReportsOutput(ABC):
 
 
 class Restorable(ReportsOutput):
-    """A sink that can take its store back to an earlier checkpoint (``barrier rewind --restore-tables``)."""
+    """A sink that can roll its store back to an earlier checkpoint (``barrier rewind --restore-tables``)."""
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
         """Raise the errors of `restoreOutput` that can be known in advance; change nothing. *Driver, before a rewind starts.*

@@ -41,7 +41,7 @@ class CheckpointMark:
     after : int
         The id of the query's previous checkpoint with a mark; 0 for the first.
     lineage : Mapping[str, int]
-        The newest barrier of each origin that the checkpoint contains, by the origin's query id. The origins are this query and
+        For the query id of each origin, the origin's newest barrier that the checkpoint contains. The origins are this query and
         the queries whose output it reads, directly or indirectly.
     exact : bool
         True if the checkpoint contains no row after those barriers.
@@ -287,7 +287,7 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True)
 class DecidedCheckpoint:
-    """A checkpoint that will be committed, according to the journal. `TwoPhaseCommitSink.commit` gets it.
+    """A checkpoint that will be committed, according to the journal. Passed to `TwoPhaseCommitSink.commit`.
 
     Parameters
     ----------

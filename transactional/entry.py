@@ -66,7 +66,7 @@ class Entry:
     kind : str
         One of `EntryKind`.
     nonce : str
-        A random text. If the answer to a create was lost, the nonce in the file shows whether the entry is ours.
+        A random string. If the answer to a create was lost, the nonce in the file shows whether the entry is ours.
     time : int
         When the entry was made, in milliseconds since the epoch. For people only.
     body : Mapping[str, Any]

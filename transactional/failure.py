@@ -91,7 +91,7 @@ def failure_of(problem: BaseException | str) -> Failure:
 
 
 def _raised(text: str) -> str:
-    """Return the line that names the error in the last Python traceback of a text; empty if there is no traceback."""
+    """Return the line that names the error in the last Python traceback of an error text; empty if there is no traceback."""
     _, traceback, rest = text.rpartition("Traceback (most recent call last):")
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 

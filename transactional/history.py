@@ -22,7 +22,7 @@ RunMark = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """A query's past according to its journal, before a new run begins; `KeepsEvidence.checkHistory` gets it.
+    """A query's past according to its journal, before a new run begins. Passed to `KeepsEvidence.checkHistory`.
 
     Parameters
     ----------

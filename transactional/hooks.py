@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class HookContext:
-    """Facts about the checkpoint that is about to be decided. `CheckpointHook.trigger` gets them.
+    """Facts about the checkpoint that is about to be decided. Passed to `CheckpointHook.trigger`.
 
     Parameters
     ----------

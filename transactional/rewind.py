@@ -5,7 +5,7 @@ R2 journal `rewind begun`, which ends every run (a process that resumes the rewi
 R3 settle or void every decision
 R4 abort everything that is prepared, and sweep
 R5 restore the sink's store, if the user requested it
-R6 take back the query's logs, from the highest micro-batch down
+R6 roll back the query's logs, from the highest micro-batch down
 R7 journal `rewind done`
 
 Between R2 and R7, only the rewind owns the location. If the query starts, it is refused. Every step can be repeated.
@@ -186,10 +186,10 @@ class Rewinder:
         self._leave_nothing_open(rewind.token)
         target = self._journal.ledger.checkpoints[rewind.checkpoint] if rewind.checkpoint is not None else None
         if target is not None and rewind.request.get("restoreTables"):
-            # R5: take the store back.
+            # R5: roll the store back.
             restorable(self._sink).restoreOutput(target.output, rewind.token)
             faults.reach("rewind.restored")
-        # R6: take Spark's logs back, from the highest micro-batch down.
+        # R6: roll Spark's logs back, from the highest micro-batch down.
         batch, keep = self._rewrite_logs(target)
         faults.reach("rewind.deleted")
         self._rewrite_logs(target)  # again, because a query that was started in the meantime may have written offsets
@@ -230,7 +230,7 @@ class Rewinder:
         return ledger.checkpoints[ledger.batches[ledger.replay].checkpoint or 0]
 
     def _rewrite_logs(self, target: CheckpointRecord | None) -> tuple[int, int | None]:
-        """R6: take back the query's logs.
+        """R6: roll back the query's logs.
 
         Return the micro-batch after which the query continues, and the id of the checkpoint that runs again, or None.
         """

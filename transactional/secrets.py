@@ -1,4 +1,4 @@
-"""Secrets in options: which options are secret, and how to hide their values in texts, such as errors of libraries."""
+"""Secrets in options: which options are secret, and how to hide their values in strings, such as errors of libraries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _STORAGE = re.compile(
 """The object-store options that count as secret: all but a few harmless ones, because clients accept hundreds of names."""
 
 _TRIVIAL = re.compile(r"true|false|\d{1,5}", re.IGNORECASE)
-"""Values of object-store options that are too simple to be secrets. If they were hidden, texts would become unreadable."""
+"""Values of object-store options that are too simple to be secrets. If they were hidden, messages would become unreadable."""
 
 _NAMED = re.compile(
     rf"""((?:{_NAME})[\w.-]*["']?\s*(?:[=:]|%3d)\s*)   # the name of a secret, with any characters around it
@@ -71,7 +71,7 @@ _ESCAPED = re.compile(r"([\w.-]*%[0-9a-f]{2}[\w.%-]*=)([^\s,;&\"')\]}]+)", re.IG
 
 _IN_URL = re.compile(r"(://[^\s/@:%]*(?::|%3a))[^\s/@]+@", re.IGNORECASE)
 _IN_QUERY = re.compile(rf"""(?:^|[?&;,\s({{"'])[\w.-]*(?:{_NAME})[\w.-]*["']?\s*=""", re.IGNORECASE)
-"""The name of a secret in an address, or in a text of names and values."""
+"""The name of a secret in an address, or in a string of names and values."""
 _USER_IN_URL = re.compile(r"://[^\s/@:]*:.*@")
 """A user and a password in an address. The password may contain any characters."""
 _MAY_HIDE = re.compile("[=%]|://")
@@ -104,7 +104,7 @@ def is_secret(key: str, value: str) -> bool:
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
-    """Return the secret values of these options, which have to be hidden in texts."""
+    """Return the secret values of these options, which have to be hidden in messages."""
     return [
         value
         for key, value in options.items()

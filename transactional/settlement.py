@@ -143,7 +143,7 @@ class Settlement:
         """Abort all lost transactions, and the prepared ones that are not in `kept`.
 
         Return a verdict on each part that is not in `kept`. A successful abort proves that the transaction was not committed.
-        Return None if an abort finds that a transaction was committed. Then all parts have to be judged again.
+        Return None if an abort finds that a transaction was committed. Then the states of all parts have to be checked again.
         """
         keep = {id(part) for part in kept}
         judged = [(part, state) for part, state in states if id(part) not in keep]
@@ -160,7 +160,7 @@ class Settlement:
         self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
 
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
-        """C8: commit the handles of these parts. Return False if some are lost, so that they have to be judged.
+        """C8: commit the handles of these parts. Return False if some are lost: then the parts' states have to be checked.
 
         The micro-batches are committed one after the other: the handles of the next one are sent when all handles of the
         previous one are committed. Within a micro-batch, tasks have different keys, so the order does not matter. If

@@ -291,7 +291,7 @@ def publishes_marks(sink: TwoPhaseCommitSink[Any, Any]) -> bool:
 
 
 def restorable(sink: TwoPhaseCommitSink[Any, Any]) -> Restorable:
-    """Return the sink as a `Restorable`, if it can take its store back to an earlier checkpoint.
+    """Return the sink as a `Restorable`, if it can roll its store back to an earlier checkpoint.
 
     Raises
     ------

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CheckpointHistory:
-    """The record of one checkpoint in the journal, with its durations. Listeners get it.
+    """The record of one checkpoint in the journal, with its durations. Passed to listeners.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Pending:
 
     @property
     def overdue(self) -> bool:
-        """Whether the store may have aborted the oldest open transaction, because its lifetime is over."""
+        """Whether the store may have aborted the oldest open transaction, because its lifetime has expired."""
         return self.oldest_age is not None and self.lifetime is not None and self.oldest_age >= self.lifetime
 
 

@@ -119,7 +119,7 @@ class Report:
         print(printable(line, LINES), file=sys.stderr)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], wraps: Collection[str]) -> None:
-        """Print a table with these heads. Only the columns whose heads are in `wraps` may wrap onto several lines."""
+        """Print a table with these column headers. Only columns whose headers are in `wraps` may wrap onto several lines."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")

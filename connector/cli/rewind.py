@@ -67,7 +67,7 @@ def rewind(
         bool,
         typer.Option(
             "--restore-tables",
-            help="Also take the output back to the checkpoint, if the sink supports it (Delta tables).",
+            help="Also roll the output back to the checkpoint, if the sink supports it (Delta tables).",
         ),
     ] = False,
     query_stopped: QueryStopped = False,
@@ -161,7 +161,7 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
     ):
         if numbers:
             report.say(f"  {what}: {batches_text(numbers)}")
-    report.say(f"  Spark's logs were taken back from micro-batch {spark} to {offset_log.newest(place, 'offsets')}")
+    report.say(f"  Spark's logs were rolled back from micro-batch {spark} to {offset_log.newest(place, 'offsets')}")
     report.say(f"start the query: it continues after micro-batch {batch}")
     report.facts.update(batch=batch, settled=settled, gone=gone, aborted=aborted)
 
@@ -181,15 +181,15 @@ def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, An
         return {}
     if request.restore_tables or not request.allow_reemit:
         report.say(
-            "This rewind also takes tables back. To leave the tables as they are, pass --allow-reemit without --restore-tables."
+            "This rewind also rolls tables back. To leave the tables as they are, pass --allow-reemit without --restore-tables."
         )
         return {}
-    report.say("The tables are no longer taken back: committed rows stay, and are written AGAIN.")
+    report.say("The tables are no longer rolled back: committed rows stay, and are written AGAIN.")
     return {"restoreTables": False, "allowReemit": True}
 
 
 def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitError | None:
-    """Return the error that forbids this rewind: committed rows would be written again, or can't be taken back. Else None."""
+    """Return the error that forbids this rewind: committed rows would be written again, or can't be rolled back. Else None."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:
@@ -202,7 +202,7 @@ def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitE
             checkpoints=[each.id for each in preview.emitted],
             target=preview.checkpoint,
             where=where,
-            alternative="" if _restoring(preview, sink) else ", or take the tables back with --restore-tables",
+            alternative="" if _restoring(preview, sink) else ", or roll the tables back with --restore-tables",
         )
     return None
 

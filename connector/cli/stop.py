@@ -68,7 +68,7 @@ def stop(
 
 
 def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
-    """Ask the query to stop, and wait. If it still runs when the timeout is over, report why, and return False."""
+    """Ask the query to stop, and wait. If it still runs when the timeout has expired, report why, and return False."""
     end = time.monotonic() + timeout
     asked = request_stop(place)
     report.say("asked to stop: the query's next micro-batch closes the final checkpoint")

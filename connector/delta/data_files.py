@@ -102,7 +102,7 @@ class DataFiles:
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch, which has the table's columns, into the files."""
         parts = list(split(batch, self.partition_by))
-        wanted = dict.fromkeys(values for values, _ in parts)  # null and the empty text become the same value
+        wanted = dict.fromkeys(values for values, _ in parts)  # null and the empty string become the same value
         self._plan([values for values in wanted if values not in self._open and values not in self._planned])
         for values, rows in parts:
             self._write_part(values, rows.select(self._inside.names))
@@ -215,7 +215,7 @@ def partition_text(column: str, value: pa.Scalar) -> str | None:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a partition value as Delta's log writes it; None for null and for an empty text, which Delta reads as null."""
+    """Return a partition value as Delta's log writes it; None for null and for an empty string, which Delta reads as null."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -238,5 +238,5 @@ def folder_of(value: str | None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text with the escapes that Spark writes in a folder's name."""
+    """Return a string with the escapes that Spark writes in a folder's name."""
     return "".join(f"%{ord(c):02X}" if c < " " or c in UNSAFE else c for c in text)

@@ -392,7 +392,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return [outcome(table, past, handle, [next(sizes) for _ in handle["files"]]) for handle in handles]
 
     def _try(self, attempt: Callable[[], list[DeltaHandle]], what: str) -> list[DeltaHandle]:
-        """Call `attempt` until it succeeds, or until ``commitTimeoutMs`` is over."""
+        """Call `attempt` until it succeeds, or until ``commitTimeoutMs`` has passed."""
         from deltalake.exceptions import DeltaError, DeltaProtocolError
 
         deadline = Deadline(self._settings.commit_seconds, self._clock)

@@ -19,16 +19,16 @@ import pyarrow.parquet as pq
 __all__ = ["Seen", "file_statistics", "without_floating"]
 
 TEXT_PREFIX: Final = 32
-"""The largest number of characters in the lower bound of a text. Spark has the same limit."""
+"""The largest number of characters in the lower bound of a string. Spark has the same limit."""
 
 HIGHEST: Final = "\U0010ffff"
 """The character that sorts after all other characters in UTF-8."""
 
 
 class Seen:
-    """Statistics that the footer does not have: null counts of lists and maps; null counts and bounds of texts and floats.
+    """Statistics that the footer does not have: null counts of lists and maps; null counts and bounds of strings and floats.
 
-    If a row group contains a text over 4,096 bytes, the footer has no bounds for that column.
+    If a row group contains a string over 4,096 bytes, the footer has no bounds for that column.
 
     For Spark, NaN is the greatest number. pyarrow leaves NaN out of the footer's bounds, so Spark would skip row groups that
     contain NaN. Therefore floating-point columns get no bounds in the footer (`without_floating`). A column that contains NaN

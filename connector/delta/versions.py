@@ -1,4 +1,4 @@
-"""Find the version of the table that a checkpoint created, and take the table back to that version."""
+"""Find the version of the table that a checkpoint created, and roll the table back to that version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_restorable(folder: TableFolder, version: int, app: str) -> None:
 
 
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
-    """Write a commit that takes the table back to a version. If this rewind has already written the commit, do nothing."""
+    """Write a commit that rolls the table back to a version. If this rewind has already written the commit, do nothing."""
     from deltalake import CommitProperties
 
     table = folder.open()

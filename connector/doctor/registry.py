@@ -13,7 +13,7 @@ __all__ = ["check_registry"]
 
 
 def check_registry(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that a registry answers this user, and has a schema that can decode rows."""
+    """Check that a registry accepts this user's requests, and has a schema that can decode rows."""
     subject = settings.get("subject")
     registry = Registry({key: value for key, value in settings.items() if key != "subject"})
     if subject is None:

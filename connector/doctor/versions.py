@@ -21,7 +21,7 @@ PYTHON: Final = (3, 10)
 JAVA: Final = (17, 21)
 JAVA_SECONDS: Final = 30.0
 SPARK: Final = {(4, 2): "", (4, 3): "", (4, 1): "only the sinks work"}
-"""The tested releases of PySpark, each with its limitation. An empty text means that everything works."""
+"""The tested releases of PySpark, each with its limitation. An empty string means that everything works."""
 
 
 def check_versions() -> Iterator[Finding]:

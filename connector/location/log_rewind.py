@@ -19,7 +19,7 @@ What Spark 4.2 needs to continue, as measured (integration/test_spark_rewind.py)
 - The state stores of a stopped query stay in memory until their next maintenance (once a minute). This
   maintenance can write a snapshot of a version that was deleted, which gave wrong counts. So **the driver must have ended**,
   or its stores must be closed. It is not enough that the query has stopped.
-- The log of Spark's file source (``sources/<i>/``) is never taken back. The first micro-batch after a rewind reads all files
+- The log of Spark's file source (``sources/<i>/``) is never rolled back. The first micro-batch after a rewind reads all files
   that the log lists after its start, even if they are more than ``maxFilesPerTrigger``. No file is lost or read twice.
 - Spark's own repartition of a checkpoint adds a micro-batch (`repartitions_before`). If a partition's folder existed only
   before the repartition, the folder does not belong to the state after the repartition. The reverse is also true.

@@ -309,7 +309,7 @@ class MultiSink(
         return max((sink.stamp(own) for sink, own in found if isinstance(sink, KeepsEvidence)), default=0)
 
     def output(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return the position of the checkpoint's rows in each sink's store, by the sink's name."""
+        """Return, for the name of each sink, the position of the checkpoint's rows in its store."""
         found = {}
         for one, own in self._by_sink(handles):
             if isinstance(one.sink, ReportsOutput) and (output := one.sink.output(own, one.decided(checkpoint))):
@@ -317,13 +317,13 @@ class MultiSink(
         return found
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Check that each sink can take its store back. Raise StoreError if one can't."""
+        """Check that each sink can roll its store back. Raise StoreError if one can't."""
         for one in self._sinks.values():
             with _naming(one.name):
                 restorable(one.sink).checkRestore(output.get(one.name, {}))
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
-        """Take the store of each sink back to an earlier checkpoint."""
+        """Roll the store of each sink back to an earlier checkpoint."""
         for one in self._sinks.values():
             with _naming(one.name):
                 restorable(one.sink).restoreOutput(output.get(one.name, {}), rewind)

@@ -50,7 +50,7 @@ def supervise(
     with other rows), the query is not restarted. If the failure requires a rewind, `supervise` rewinds the query first.
 
     SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. After a second
-    signal, or when `stop_timeout` is over, the query is stopped immediately, and then its prepared rows are committed.
+    signal, or when `stop_timeout` has passed, the query is stopped immediately, and then its prepared rows are committed.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ class AvroEncoder:
         try:
             rows = exact.to_pylist()
         except UnicodeDecodeError:
-            raise self._refused("a text is not UTF-8") from None
+            raise self._refused("a string is not UTF-8") from None
         return pa.array(self._encoded(rows, _plain(numbers)), pa.binary())
 
     def _null(self, values: pa.Array, node: Any, path: str) -> str | None:

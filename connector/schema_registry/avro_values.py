@@ -121,7 +121,7 @@ class AvroDecoder:
         return pa.StructArray.from_arrays([array, errors], ["value", "error"])
 
     def _rows(self, values: pa.Array) -> tuple[list[Any], dict[int, str]]:
-        """Return the decoded records, and the errors of those that can't be decoded, by index."""
+        """Return the decoded records and, for the index of each record that can't be decoded, its error."""
         readers = _readers(self._registry, self._definition)
         rows: list[Any] = []
         bad: dict[int, str] = {}

@@ -198,7 +198,7 @@ def _look(cluster: Cluster, queries: Sequence[QueryFacts]) -> ClusterFacts:
 
 
 def _lags(admin: KafkaAdmin, sources: Sequence[SourceOffset]) -> dict[str, int]:
-    """Return the sources' lag in offsets, by topic. Leave out topics that are not in this cluster, or have a different id."""
+    """Return, for each topic, the sources' lag in offsets. Omit topics that are not in this cluster, or have a different id."""
     here = admin.topics({partition.topic for source in sources for partition in source.topics}, ())
     partitions = PartitionAdmin(admin)
     found: dict[str, int] = {}

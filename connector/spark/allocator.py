@@ -18,7 +18,7 @@ _TRIM: Final = -1
 """The constant ``M_TRIM_THRESHOLD`` of malloc.h."""
 
 _OWN_SETTINGS: Final = ("MALLOC_", "GLIBC_TUNABLES")
-"""Users configure the allocator with environment variables whose names begin with these texts."""
+"""Users configure the allocator with environment variables whose names begin with these prefixes."""
 
 
 @lru_cache(1)

@@ -63,7 +63,7 @@ class Phase(enum.Enum):
 
 
 def phase() -> Phase:
-    """Return whether this is the planning worker or the commit worker, judged by the modules in the call stack.
+    """Return whether this is the planning worker or the commit worker, according to the modules in the call stack.
 
     Spark reuses both workers for other queries, so nothing else distinguishes them.
     """

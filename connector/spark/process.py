@@ -86,13 +86,13 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
 
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
-    """Return a text with a process's host and pid, and whether it runs; `alive` is None if unknown."""
+    """Describe a process: its host and pid, and whether it runs; `alive` is None if unknown."""
     runs = {True: "running", False: "no longer running", None: "may be running, but can't be seen from here"}[alive]
     return f"{process_text(process)}: {runs}"
 
 
 def process_text(process: Mapping[str, Any]) -> str:
-    """Return a text with a process's host and pid."""
+    """Describe a process: its host and pid."""
     return f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
 
 

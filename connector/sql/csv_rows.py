@@ -47,7 +47,7 @@ def numbers(begin: int, count: int) -> pa.Array:
 
 
 def repeated(text: str, count: int) -> pa.Array:
-    """Return a column that repeats a text `count` times."""
+    """Return a column that repeats a string `count` times."""
     return pa.repeat(constant(text), count)
 
 

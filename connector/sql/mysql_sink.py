@@ -267,7 +267,7 @@ class MysqlSink(TableSink):
             f"INSERT INTO {target.name} ({', '.join(names)}) SELECT {', '.join(f's.{name}' for name in names)} "
             f"FROM {staged.staging} AS s WHERE s.barrier_nonce = {literal(nonce)} ORDER BY s.barrier_row{more}"
         )
-        if staged.key:  # also sets the key: an equal text may be spelled differently
+        if staged.key:  # also sets the key: an equal string may be spelled differently
             statement += " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
         taken = int(cursor.execute(statement))
         return taken, taken if staged.key else None  # the server counts a replaced row twice

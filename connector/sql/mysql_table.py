@@ -49,7 +49,7 @@ SELECT 1 FROM (
 
 TEXTS: Final = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 READ_FROM_TEXT: Final = (*TEXTS, "json", "enum", "uuid", "inet4", "inet6")
-"""Column types that can store text. Numbers and times are not here: the database would silently change some texts."""
+"""Column types that can store text. Numbers and times are not here: the database would silently change some strings."""
 
 BYTES: Final = ("varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 WHOLE: Final = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
@@ -127,7 +127,7 @@ class Mysql(dialect.Dialect[Column]):
     def __init__(self, mariadb: bool) -> None:
         self.mariadb = mariadb
         self.collation = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
-        """The collation of new tables: texts are equal only if all of their bytes are equal, including spaces at the end."""
+        """The collation of new tables: strings are equal only if all of their bytes are equal, including spaces at the end."""
 
         self.table_options = f" ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {self.collation}"
         self.isolation = "tx_isolation" if mariadb else "transaction_isolation"
@@ -283,5 +283,5 @@ def _values(enum: str) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a hexadecimal literal for a constraint, because servers change literals with quotation marks."""
+    """Return a string as a hexadecimal literal for a constraint, because servers change literals with quotation marks."""
     return f"x'{text.encode().hex()}'"

@@ -20,7 +20,7 @@ UNION ALL SELECT 'the index ' || indexrelid::regclass || ' on an expression' FRO
     WHERE indrelid = %(target)s AND indexprs IS NOT NULL
 UNION ALL SELECT 'the domain of ' || a.attname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = %(target)s AND a.attnum > 0 AND t.typtype = 'd'
-UNION ALL SELECT 'the collation of ' || a.attname || ', in which different texts can be equal'
+UNION ALL SELECT 'the collation of ' || a.attname || ', in which different strings can be equal'
     FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation
     WHERE a.attrelid = %(target)s AND a.attnum > 0 AND NOT c.collisdeterministic
 ORDER BY 1

@@ -89,7 +89,7 @@ ROUNDS: Final = {
     "xid": "make the column bigint",
     "cid": "make the column bigint",
 }
-"""Column type that silently changes some texts -> advice for the user. `why_not` handles ``numeric`` and ``interval``."""
+"""Column type that silently changes some strings -> advice for the user. `why_not` handles ``numeric`` and ``interval``."""
 
 ONE_FORM: Final = frozenset(
     {"bool", "int2", "int4", "int8", "text", "varchar", "bytea", "date", "timestamp", "timestamptz", "uuid"}
@@ -116,7 +116,7 @@ class Column(dialect.Column):
 
     @property
     def cuts(self) -> bool:
-        """Whether the column silently cuts spaces from a text. If so, the staging table's column is ``text`` with a check."""
+        """Whether the column silently cuts spaces from a string. If so, the staging table's column is ``text`` with a check."""
         return self.base in ("varchar", "bpchar") and self.modifier > 0
 
     @property
@@ -251,9 +251,9 @@ class Postgresql(dialect.Dialect[Column]):
         if base.startswith("_"):
             element = replace(column, base=base[1:])
             changes = element.cuts or self.why_not(kind, element)
-            return f"the table's column is {column.type}, which changes some texts: pass an array" if changes else ""
+            return f"the table's column is {column.type}, which changes some strings: pass an array" if changes else ""
         if base == "interval" and column.modifier >= 0:
-            return f"the table's column is {column.type}, which rounds texts: make the column interval"
+            return f"the table's column is {column.type}, which rounds values: make the column interval"
         if base == "bytea":
             return f"the table's column is {column.type}"
         if column.cuts and column.domain:
@@ -262,9 +262,9 @@ class Postgresql(dialect.Dialect[Column]):
             digits, scale = (column.modifier - 4) >> 16, _scale(column.modifier)
             can_cast = 0 <= scale <= digits
             cast = f'cast it to "decimal({min(digits, 38)},{scale})"' if can_cast else "make the column numeric"
-            return f"the table's column is {column.type}, which rounds texts: {cast}"
+            return f"the table's column is {column.type}, which rounds values: {cast}"
         return (
-            f"the table's column is {column.type}, which changes some texts: {ROUNDS[base]}" if base in ROUNDS else ""
+            f"the table's column is {column.type}, which changes some strings: {ROUNDS[base]}" if base in ROUNDS else ""
         )
 
     def why_no_key(self, target: dialect.Target[Column], written: Sequence[str], names: Sequence[str]) -> str:

@@ -114,7 +114,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     """The placeholder for a parameter in the client's statements (``paramstyle`` in PEP 249): ``?`` or ``%s``."""
 
     locking: ClassVar[str] = " FOR UPDATE"
-    """The end of a SELECT that locks its rows. Set it to an empty text if only one transaction at a time can write."""
+    """The end of a SELECT that locks its rows. Set it to an empty string if only one transaction at a time can write."""
 
     at_once: ClassVar[int] = AT_ONCE
     """How many transactions one locking statement may name. Set it to 1 if the database would lock the whole table for more."""
@@ -170,7 +170,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return found
 
     def target(self, cursor: Cursor) -> str:
-        """Return a value that identifies the target, for example an object id. Default: an empty text.
+        """Return a value that identifies the target, for example an object id. Default: an empty string.
 
         A table that is created later under the same name must get a different value.
         """
@@ -183,7 +183,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         """
 
     def server(self, cursor: Cursor) -> str:
-        """Return a value that changes after a failover or a restore: a server's id, a timeline. Default: an empty text.
+        """Return a value that changes after a failover or a restore: a server's id, a timeline. Default: an empty string.
 
         If the value has changed since the run began, the run ends. The next run compares the database with the journal.
         """

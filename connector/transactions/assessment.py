@@ -24,7 +24,7 @@ class Verdict(enum.Enum):
     WAITING = "prepared, waits for the query's next start"
     WRITING = "being written by a live run, leave it"
     LINGERING = "left by a dead run, aborted at the next start"
-    LOST = "judged lost, aborted at the next start"
+    LOST = "declared lost, aborted at the next start"
     HANGING = "has ended, but its marker is missing"
     STRANGER = "belongs to no query that you named"
     UNKNOWN = "unknown"
@@ -100,7 +100,7 @@ def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None, servers
     runs = _runs(owner)
     way = _way(owner)
     if claim is not None and claim.verdict == "lost":
-        reason = f"The query at {owner.location} has judged it lost, and writes its rows again. {runs}"
+        reason = f"The query at {owner.location} has declared it lost, and writes its rows again. {runs}"
         return Assessment(transaction, Verdict.LOST, reason, *way, owner, claim)
     if claim is not None and claim.checkpoint is not None:
         reason = f"Checkpoint {claim.checkpoint} of the query at {owner.location} has decided it. {runs}"

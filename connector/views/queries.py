@@ -1,4 +1,4 @@
-"""Describes a query and its checkpoints as pairs of a name and a text."""
+"""Describes a query and its checkpoints as pairs of a name and a value."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def processes_alive(ledger: Ledger) -> tuple[bool | None, bool | None]:
 
 
 def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
-    """Return the facts about a checkpoint as pairs of a name and a text."""
+    """Return the facts about a checkpoint as pairs of a name and a value."""
     why = f"{found.reason}: {found.sentence}" if found.sentence else found.reason or "-"
     rows = [("micro-batches", batches_text(found.batches)), ("why", why)]
     if found.detail:
@@ -117,7 +117,7 @@ def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 
 
 def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None) -> list[tuple[str, str]]:
-    """Return the facts about a query as pairs of a name and a text.
+    """Return the facts about a query as pairs of a name and a value.
 
     `now` is in seconds since 1970; `alive` and `doing` are the answers of `processes_alive`.
     """

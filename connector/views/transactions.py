@@ -44,7 +44,7 @@ def _whose(each: Assessment) -> str:
 
 
 def pairs_of(each: Assessment, now: float) -> list[tuple[str, str]]:
-    """Return everything that is known about a transaction, as pairs of a name and a text."""
+    """Return everything that is known about a transaction, as pairs of a name and a value."""
     transaction, claim = each.transaction, each.claim
     rows = [
         ("state", transaction.state or "its coordinator does not know it"),

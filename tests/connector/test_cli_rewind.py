@@ -332,7 +332,7 @@ def test_a_restoration_that_fails_can_be_given_up(
         assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
         assert "has started but not finished" in said
         assert answer(capsys, "recover", str(place))[1]["condition"] == "NOT_RESTORABLE"
-        assert "This rewind also takes tables back" in answer(capsys, "rewind", str(place), "--to", "2", "--yes")[2]
+        assert "This rewind also rolls tables back" in answer(capsys, "rewind", str(place), "--to", "2", "--yes")[2]
         status, document, said = answer(capsys, "rewind", str(place), "--to", "2", "--allow-reemit")
         assert (status, document["status"]) == (3, "not answered")
         assert "written AGAIN" in said

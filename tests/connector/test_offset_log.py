@@ -237,7 +237,7 @@ def test_planned_ends_stand_in_the_first_micro_batchs_line(place: Place) -> None
     replay(place.location, 5, 7)
     ends = [[offset(batch, topic=topic) for batch in (6, 7)] for topic in ("t0", "t1")]
     assert planned(place, 5) == ends
-    # As the source's own dict with this key would be written: equal offsets have equal texts.
+    # As the source's own dict with this key would be written: equal offsets give the same string.
     lines = [json.dumps(offset(5, ends[0], "t0")), json.dumps(offset(5, ends[1], "t1"))]
     assert (place.path / "offsets/5").read_text() == HEAD + "\n".join(lines)
     assert (newest(place.location, "offsets"), newest(place.location, "commits")) == (5, 4)

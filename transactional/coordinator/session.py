@@ -153,7 +153,7 @@ class Session:
         }
 
     def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
-        """Return how the target changed, as two texts (before, now). None if it did not change, or if the sink names a cluster.
+        """Return how the target changed, as two strings (before, now). None if it did not change, or if the sink names a cluster.
 
         Without the name of a cluster, only the identity and the address can show that the target is a different one.
         """

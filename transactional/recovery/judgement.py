@@ -105,7 +105,10 @@ def _lost(
 def gaps(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> dict[str, int]:
-    """Return the first lost micro-batch of a decided checkpoint, by route. Rows of different routes need no common order."""
+    """Return, for each route, the first lost micro-batch of a decided checkpoint.
+
+    Rows of different routes need no common order.
+    """
     found: dict[str, int] = {}
     for part in _lost(ledger, checkpoint, states):
         found[part.route] = min(part.batch, found.get(part.route, part.batch))

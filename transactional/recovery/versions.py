@@ -122,7 +122,7 @@ def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> N
 
 
 def other_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> str:
-    """Return a text that says how the topics of transactions differ from the recorded one; empty if they are the same."""
+    """Return a string that says how the topics of transactions differ from the recorded one; empty if they are the same."""
     recorded = ledger.newest_run.identified("topicId", route) if ledger.newest_run else None
     others = sorted(each for each in targets if recorded and _one_spelling(each) != _one_spelling(recorded))
     return f"{route and f'{route}.'}topicId was {recorded}, is now {', '.join(others)}" if others else ""

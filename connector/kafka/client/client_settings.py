@@ -67,7 +67,7 @@ class Renamed:
     unit : str
         How the value changes, for the docs; empty if it does not change.
     convert : Callable[[str], str]
-        Converts the user's value. If the value is wrong, it raises ValueError with a text that describes the expected form.
+        Converts the user's value. If the value is wrong, it raises ValueError with a message that describes the expected form.
     """
 
     to: str
@@ -165,7 +165,7 @@ JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
     "plugin.library.paths": Refused("plugins of the client are not loaded here."),
     # -- login: SASL
     "sasl.jaas.config": Refused(
-        "a JAAS text is for Java clients: set kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password."
+        "a JAAS configuration is for Java clients: set kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password."
     ),
     "sasl.client.callback.handler.class": Refused(_TOKENS),
     "sasl.login.callback.handler.class": Refused(_TOKENS),

@@ -196,7 +196,7 @@ def client_config(
     translated = translate(table.name, plain, "sink" if forbidden is SINK_FORBIDDEN else "source")
     settings = security.check_security(table.name, translated.settings)
     if "isolation.level" in settings:
-        # librdkafka ignores case, but the driver compares texts. If they disagreed, ranges would end where no task can read.
+        # librdkafka ignores case, but the driver compares strings. If they disagreed, ranges would end where no task can read.
         settings["isolation.level"] = settings["isolation.level"].lower()
     return ClientConfig(
         table.name, {**(defaults or {}), **settings}, {**stores, **translated.origins}, translated.ignored

@@ -87,7 +87,7 @@ class PartitionAdmin:
         self._admin = admin
 
     def open_transactions(self, partitions: Collection[Partition]) -> dict[Partition, dict[int, OpenTransaction]]:
-        """Return the open transactions of each partition, by producer id. Partitions that do not exist are omitted.
+        """Return, for each partition, its open transactions by producer id. Partitions that do not exist are omitted.
 
         A leader's answer has an entry for every producer that wrote in the last day, even if no transaction is open. Reading
         an entry takes 0.7 microseconds.

@@ -98,7 +98,7 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
 
 
 def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
-    """Return why a witness's partition no longer exists; an empty text if it still exists."""
+    """Return why a witness's partition no longer exists; an empty string if it still exists."""
     info = topics.get(witness.partition.topic)
     if info is None:
         return f"{witness} from {witness.offset}: the topic does not exist"

@@ -47,7 +47,7 @@ Invalid = Callable[[str, str, str], OptionError]
 
 
 class Secret(str):
-    """A text that clients can use, but that does not appear in the repr of their settings."""
+    """A string that clients can use, but that does not appear in the repr of their settings."""
 
     __slots__ = ()
 
@@ -170,7 +170,7 @@ def _check_ssl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
 
 def _check_verification(settings: dict[str, str], invalid: Invalid) -> None:
     identification = settings.get("ssl.endpoint.identification.algorithm", "https").lower()
-    # An empty text in Java means "none" in librdkafka.
+    # An empty string in Java means "none" in librdkafka.
     settings["ssl.endpoint.identification.algorithm"] = identification or "none"
     if settings["ssl.endpoint.identification.algorithm"] not in ("https", "none"):
         raise invalid("ssl.endpoint.identification.algorithm", identification, "https or none")

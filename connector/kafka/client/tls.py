@@ -72,7 +72,7 @@ def tls_problem(name: str, settings: Mapping[str, str]) -> ssl.SSLError | None:
 
 
 def tls_hint(settings: Mapping[str, str]) -> str:
-    """Return a hint for an error's text if the user connects without TLS to a listener that uses TLS; else an empty text."""
+    """Return a hint for an error's text if the user connects without TLS to a listener that uses TLS; else an empty string."""
     if is_tls(settings):
         return ""
     trusting = {"bootstrap.servers": settings["bootstrap.servers"], "enable.ssl.certificate.verification": "false"}

@@ -63,7 +63,7 @@ def integers(column: pa.Array) -> tuple[Array, Array]:
 
 
 def grouped(column: pa.Array) -> list[tuple[str, Array]]:
-    """Return each distinct text of a column without nulls, with the indexes of its rows in ascending order."""
+    """Return each distinct string of a column without nulls, with the indexes of its rows in ascending order."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):

@@ -211,7 +211,7 @@ class TransactionEnder:
         return state_from(transaction, description, 0.0) is None
 
     def of_other_clusters(self, transactions: Sequence[Prepared]) -> dict[int, Whole]:
-        """Return the state UNKNOWN for each transaction of another cluster, by the transaction's index."""
+        """Return, for the index of each transaction of another cluster, the state UNKNOWN."""
         return {
             index: Whole(
                 HandleState(
@@ -240,7 +240,7 @@ class TransactionEnder:
         return [ending.wholes[index] for index in range(len(transactions))]
 
     def ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
-        """Check these transactions, and return the states of those that need no further request, by index.
+        """Check these transactions. Return, for the index of each one that needs no further request, its state.
 
         If the coordinator still reports a transaction as open, an abort needs a request. A commit needs a request only if no
         rows are gone: a transaction that has lost rows is never committed.

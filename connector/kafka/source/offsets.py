@@ -181,7 +181,7 @@ class SourceOffset:
         return replace(self, planned=()) == replace(other, planned=())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the dict that Spark serializes. Equal offsets give equal texts."""
+        """Return the dict that Spark serializes. Equal offsets give the same string."""
         planned = {"planned": [end.to_json() for end in self.planned]} if self.planned else {}
         gone = {"gone": {topic: self.gone[topic].to_json() for topic in sorted(self.gone)}} if self.gone else {}
         return {

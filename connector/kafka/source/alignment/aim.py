@@ -148,7 +148,7 @@ def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
-    """Return, by barrier topic, the first mark that contains the barriers in `taken`; None if it has not arrived.
+    """Return, for each barrier topic, the first mark that contains the barriers in `taken`; None if it has not arrived.
 
     Channels in which the query has already passed that mark are left out.
     """

@@ -86,7 +86,7 @@ class Outlook:
         return found
 
     def least(self) -> dict[str, int]:
-        """Return, by barrier topic, the minimum number of marks that a cut must pass to be at or after the query's position."""
+        """Return, for each barrier topic, how many marks a cut must pass at least to be at or after the query's position."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
@@ -122,7 +122,7 @@ class Outlook:
         return Cut(marks, exact=True, waited=self.waits(cut))
 
     def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
-        """Return, by barrier topic, how many milliseconds the marks of a cut waited for the last of them to arrive."""
+        """Return, for each barrier topic, how many milliseconds the marks of a cut waited for the last of them to arrive."""
         seen = {name: self.ahead[name][passed - 1].seen for name, passed in cut.items() if passed}
         last = max(seen.values(), default=0)
         return {name: last - at for name, at in seen.items() if last > at}
