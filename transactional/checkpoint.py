@@ -41,8 +41,8 @@ class CheckpointMark:
     after : int
         The id of the query's previous checkpoint with a mark; 0 for the first.
     lineage : Mapping[str, int]
-        For the query id of each origin, the origin's newest barrier that the checkpoint contains. The origins are this query and
-        the queries whose output it reads, directly or indirectly.
+        For the query id of each origin, the origin's newest barrier that the checkpoint contains. The origins are this query
+        and the queries whose output it reads, directly or indirectly.
     exact : bool
         True if the checkpoint contains no row after those barriers.
     rows : int

@@ -1,4 +1,4 @@
-"""Escapes control characters in strings from outside. Otherwise an escape sequence in them could control the user's terminal."""
+"""Escapes control characters in strings from outside. Otherwise an escape sequence could control the user's terminal."""
 
 from __future__ import annotations
 

@@ -109,7 +109,8 @@ def show_version(asked: bool) -> None:
 app = typer.Typer(
     name="barrier",
     cls=Program,
-    help="Inspect the checkpoints of a PySpark query with two-phase-commit sinks, and apply the remedies that the query's errors name.",
+    help="Inspect the checkpoints of a PySpark query with two-phase-commit sinks, and apply the remedies that the query's "
+    "errors name.",
     **_SETTINGS,
 )
 

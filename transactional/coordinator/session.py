@@ -153,8 +153,9 @@ class Session:
         }
 
     def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
-        """Return how the target changed, as two strings (before, now). None if it did not change, or if the sink names a cluster.
+        """Return how the target changed, as two strings (before, now).
 
+        Return None if it did not change, or if the sink names a cluster.
         Without the name of a cluster, only the identity and the address can show that the target is a different one.
         """
         former = self.ledger.newest_run
@@ -198,7 +199,8 @@ class Session:
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
         """Return the cut-off for a sweep by a run (see `Cutoff`).
 
-        No driver will commit a transaction before it, unless a decided checkpoint contains the transaction. If `ended`, all of the run's own transactions are before the cut-off too.
+        No driver will commit a transaction before it, unless a decided checkpoint contains the transaction.
+        If `ended`, all of the run's own transactions are before the cut-off too.
         """
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff
