@@ -49,7 +49,7 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
-    """Return, for the path of each state store's folder in the location, the names of the files in it.
+    """Map each state store's folder (its path in the location) to the names of the files in it.
 
     The folder is ``state/<operator>/<partition>`` or, for joins, a named folder in it.
     """

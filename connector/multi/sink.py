@@ -309,7 +309,7 @@ class MultiSink(
         return max((sink.stamp(own) for sink, own in found if isinstance(sink, KeepsEvidence)), default=0)
 
     def output(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return, for the name of each sink, the position of the checkpoint's rows in its store."""
+        """Return, for each sink's name, the position of the checkpoint's rows in that sink's store."""
         found = {}
         for one, own in self._by_sink(handles):
             if isinstance(one.sink, ReportsOutput) and (output := one.sink.output(own, one.decided(checkpoint))):

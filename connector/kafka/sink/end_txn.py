@@ -211,7 +211,7 @@ class TransactionEnder:
         return state_from(transaction, description, 0.0) is None
 
     def of_other_clusters(self, transactions: Sequence[Prepared]) -> dict[int, Whole]:
-        """Return, for the index of each transaction of another cluster, the state UNKNOWN."""
+        """Map the index of each transaction of another cluster to the state UNKNOWN."""
         return {
             index: Whole(
                 HandleState(
@@ -240,7 +240,7 @@ class TransactionEnder:
         return [ending.wholes[index] for index in range(len(transactions))]
 
     def ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
-        """Check these transactions. Return, for the index of each one that needs no further request, its state.
+        """Check these transactions. Map the index of each one that needs no further request to its state.
 
         If the coordinator still reports a transaction as open, an abort needs a request. A commit needs a request only if no
         rows are gone: a transaction that has lost rows is never committed.

@@ -194,9 +194,9 @@ class KafkaSink(
             self._driver_admin().check_write(run_id(prefix))
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
-        """Check the brokers' transaction protocol, the transaction timeout, the prefix and the topic's settings.
+        """Check the brokers' transaction protocol and the transaction timeout, the prefix, and the topic's settings.
 
-        Another query must not use the prefix. The topic's settings are replication, unclean elections and message size.
+        No other query may use the prefix. The topic's settings are replication, unclean elections and message size.
         """
         admin = self._driver_admin()
         yield good("brokers", self.client.bootstrap_servers)

@@ -86,7 +86,7 @@ class Outlook:
         return found
 
     def least(self) -> dict[str, int]:
-        """Return, for each barrier topic, how many marks a cut must pass at least to be at or after the query's position."""
+        """Return, for each barrier topic, the fewest marks that a cut must pass to be at or after the query's position."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
