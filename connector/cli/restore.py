@@ -39,7 +39,8 @@ def restore(
         bool,
         typer.Option(
             "--as-is",
-            help="Copy nothing: accept a location that you moved, copied or put back, and its sink's store, as they are now.",
+            help="Copy nothing. Accept the location and the sink's store as they are now. Use this if you moved, copied or put "
+            "back the location yourself, or if the sink now has a different store.",
         ),
     ] = False,
     claim: Annotated[

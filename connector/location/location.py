@@ -75,7 +75,7 @@ class CheckpointLocation:
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``: the store can't create a file exclusively, so it can't keep two drivers apart.
+        ``NO_EXCLUSIVE_CREATE``: the store can't create a file exclusively, so two drivers could run the query.
     """
 
     def __init__(

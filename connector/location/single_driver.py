@@ -1,9 +1,10 @@
 """A checkpoint location on a store without exclusive create (HDFS), if something else guarantees a single driver.
 
 To create a file, this module checks that the name is free, writes a temporary file, and moves it to the name. So the file
-is complete, or does not exist. But this does **not** keep two drivers apart: pyarrow's move replaces an existing file on every
-file system (on HDFS, it deletes the target first). If two drivers check at the same time, both creates succeed, and both
-drivers decide. This module can't detect that. With ``singleDriver=true``, the user confirms that it can't happen.
+is complete, or does not exist. But this does **not** prevent two drivers from creating the same file: pyarrow's move replaces
+an existing file on every file system (on HDFS, it deletes the target first). If two drivers check at the same time, both
+creates succeed, and both drivers decide. This module can't detect that. With ``singleDriver=true``, the user confirms that it
+can't happen.
 """
 
 from __future__ import annotations
@@ -149,7 +150,9 @@ class FilesystemFiles:
 
 
 class FilesystemJournalStore:
-    """A `transactional.journal.JournalStore` on a pyarrow file system. Its `create` can't keep two drivers apart.
+    """A `transactional.journal.JournalStore` on a pyarrow file system.
+
+    If two drivers `create` the same file at the same time, both may succeed.
 
     Parameters
     ----------

@@ -193,12 +193,12 @@ def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, st
     try:
         _close(location, run, given)
     except UndecidedCommitError as problem:  # the rewind stops at it as well; then `barrier resolve` lists it
-        log.warning("%s has to be rewound: %s", location.path, problem)
+        log.warning("the query at %s has to be rewound: %s", location.path, problem)
         return False
     except TwoPhaseCommitError as problem:
         if failure_of(problem).remedy is not Remedy.REWIND:
             raise
-        log.warning("%s has to be rewound: %s", location.path, problem)
+        log.warning("the query at %s has to be rewound: %s", location.path, problem)
         return False
     return True
 

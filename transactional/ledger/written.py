@@ -41,7 +41,7 @@ class Written:
 
     @classmethod
     def of(cls, parts: Iterable[Mapping[str, Any]]) -> Written:
-        """Return the record of a write. The parts are in the form that `Part.to_json` returns."""
+        """Return the record of a batch write that wrote these parts. Each part has the form that `Part.to_json` returns."""
         ordered = sorted(
             (dict(part) for part in parts), key=lambda part: (int(part["partition"]), part.get("route", ""))
         )

@@ -84,7 +84,7 @@ class Followed:
 
     @property
     def ends(self) -> Ends:
-        """The mark's offset in each partition."""
+        """The offset that the mark names for each partition."""
         return Mark.from_json(self.value, _where(self.topic, self.offset)).ends
 
     @property
@@ -133,11 +133,11 @@ class Channel:
     at : Passed or None
         The last mark that the query has passed; None if it has passed none.
     begin : Ends
-        The query's positions in the channel's topics. Until the query's first mark is found, the channel skips marks before
-        these positions.
+        The query's positions in the data topics that the marks describe. If `at` is None, the channel skips marks until one is
+        not before these positions in any partition.
     tail : bool
-        Whether only the newest marks count, because the query begins at one of them. If a mark does not follow the previous
-        mark, the channel drops the marks before it and begins again.
+        Whether only the newest marks count, because the caller looks for the newest cut. If a mark does not follow the previous
+        mark, the channel drops the marks before it and begins again, instead of raising ``MARKS_DISAGREE``.
 
     Attributes
     ----------
@@ -150,7 +150,8 @@ class Channel:
     ids : Mapping[str, str]
         The names of the channel's topics → their ids, from the newest mark.
     at_ends : Ends or None
-        The offsets of the mark `at` in each partition; None if the mark's record was not read.
+        For each partition, the offset that the mark `at` names: the first offset after the checkpoint's rows. None if the
+        mark's record was not read.
     size : int
         The total size of the marks in `ahead`, in bytes.
     """

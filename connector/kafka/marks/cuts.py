@@ -59,9 +59,10 @@ def next_cut(
 def newest_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], most: Mapping[str, int] | None = None
 ) -> dict[str, int] | None:
-    """Return the newest cut after the current cut, as numbers of marks (see `next_cut`); None if there is none yet.
+    """Return the newest cut after the current cut; None if there is none yet.
 
-    If `most` is given, each channel passes at most this number of marks.
+    As in `next_cut`, the result has, for each channel, the number of marks in `ahead` to pass. If `most` is given, this number
+    is at most the channel's number in `most`.
     """
     cut = dict(most) if most is not None else {channel: len(marks) for channel, marks in ahead.items()}
     while True:

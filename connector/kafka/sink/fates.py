@@ -92,7 +92,8 @@ class Whole:
     ----------
     state : HandleState
     ongoing : bool
-        Whether the coordinator still reports the transaction as open, and would commit it even if rows are gone.
+        Whether Kafka's transaction coordinator still reports the transaction as open. It would then obey a commit request, even
+        if rows of the transaction are gone.
     divided : bool
         Whether the partitions contradict each other: some of the transaction's rows can be read, others never will be.
     doubt : Hashable

@@ -80,12 +80,12 @@ class BarrierKafkaDataSource(DataSource):
         return spark_schema(options.columns)
 
     def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:
-        """Make the stream reader. *Driver's source process, once per start of the query; again in the planning of tasks*.
+        """Return the stream reader. *Driver's source process, once per start of the query, and again when Spark plans tasks*.
 
         Raises
         ------
         OptionError
-            ``FORBIDDEN_OPTION``: the user set a different schema.
+            ``FORBIDDEN_OPTION``: the user called ``.schema(...)`` with a schema that differs from the source's.
         ProtocolError
             ``SPARK_TOO_OLD``: this is PySpark 4.1.
         """
@@ -100,13 +100,13 @@ class BarrierKafkaDataSource(DataSource):
         return BarrierKafkaStreamReader(options)
 
     def reader(self, schema: StructType) -> BarrierKafkaBatchReader:
-        """Make the batch reader. *Driver side, once per scan that is planned*.
+        """Return the batch reader. *Driver, once per planned scan*.
 
         Raises
         ------
         OptionError
-            ``FORBIDDEN_OPTION``: the user set a different schema. ``INVALID_OPTION``: a batch read does not accept the
-            value of an option.
+            ``FORBIDDEN_OPTION``: the user called ``.schema(...)`` with a schema that differs from the source's.
+            ``INVALID_OPTION``: a batch read does not accept the value of an option.
         """
         from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
         from connector.kafka.source.read_options import parse_read_options

@@ -285,7 +285,8 @@ class Alignment:
             shown = ", ".join(_place(name, channel) for name, channel in sorted(self._channels.items()))
             seconds = (outlook.now - self._blocked_since) // 1000
             _log.warning(
-                "barrier-kafka: no row was read for %d s, because the marks do not agree on a barrier: %s",
+                "barrier-kafka: rows are available, but none has been read for %d s, because the query waits for newer marks in "
+                "its barrier topics: %s",
                 seconds,
                 shown,
             )

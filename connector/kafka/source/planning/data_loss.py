@@ -68,7 +68,7 @@ def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
         else:
             rows = f"at least {max(0, waiting)} offsets that were seen, and any later ones, are lost"
         log.warning(
-            "barrier-kafka: data loss (%s), and failOnDataLoss is false: %s: %s: %s. %s.",
+            "barrier-kafka: data was lost (%s), but failOnDataLoss is false, so the query continues. %s, %s: %s. %s.",
             loss.reason.value,
             partition,
             _offsets(loss),

@@ -296,7 +296,8 @@ def test_who_waits_for_whom_is_logged_now_and_then(caplog: pytest.LogCaptureFixt
                 assert query.go_on() == [], "an empty checkpoint of a quiet query"
             query.clock.advance(31)
     said = (
-        "barrier-kafka: no row was read for 62 s, because the marks do not agree on a barrier: a-marks is at checkpoint 2 "
+        "barrier-kafka: rows are available, but none has been read for 62 s, because the query waits for newer marks in its "
+        "barrier topics: a-marks is at checkpoint 2 "
         "with the barriers {'query-a': 2, 's/1': 2}, b-marks is at checkpoint 1 with the barriers {'query-b': 1, 's/1': 1}"
     )
     assert [record.getMessage() for record in caplog.records] == [said]
