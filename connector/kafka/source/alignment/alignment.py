@@ -285,8 +285,8 @@ class Alignment:
             shown = ", ".join(_place(name, channel) for name, channel in sorted(self._channels.items()))
             seconds = (outlook.now - self._blocked_since) // 1000
             _log.warning(
-                "barrier-kafka: rows are available, but none has been read for %d s, because the query waits for newer marks in "
-                "its barrier topics: %s",
+                "barrier-kafka: rows are available, but none has been read for %d s, because the query waits for newer marks "
+                "in its barrier topics: %s",
                 seconds,
                 shown,
             )
