@@ -292,7 +292,7 @@ def test_a_table_that_was_replaced_is_not_taken_for_the_former(database: Postgre
         if not missing:
             database.ask(f"CREATE TABLE {table} (id bigint, value text)")
         assert bench.sink().inspect([handle])[0].outcome is Outcome.UNKNOWN
-        with pytest.raises(AmbiguousOutcomeError, match="was prepared for was deleted, renamed or replaced"):
+        with pytest.raises(AmbiguousOutcomeError, match="target table was deleted, renamed or replaced"):
             bench.commit(handle)
     database.ask(f"DROP TABLE {table}")
     database.ask(f"ALTER TABLE old_{table} RENAME TO {table}")
@@ -332,7 +332,7 @@ def test_a_table_that_is_swapped_while_the_commit_waits_gets_no_rows(database: P
             commit = thread.submit(bench.commit, handle)
             waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             wait_until(lambda: database.ask(waiting)[0][0], "the commit waits")
-        with pytest.raises(AmbiguousOutcomeError, match="was prepared for was deleted, renamed or replaced"):
+        with pytest.raises(AmbiguousOutcomeError, match="target table was deleted, renamed or replaced"):
             commit.result()
     assert bench.rows() == []
     database.ask(f"DROP TABLE old_{table}")

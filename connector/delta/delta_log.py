@@ -20,7 +20,7 @@ MARK: Final = "barrierKafka"
 
 @dataclass
 class Past:
-    """The files that were added and the transactions that were aborted after a version, from the table's log.
+    """The added files and the aborted transactions that the table's log contains after a version.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Past:
     aborted : set[str]
         Nonces of transactions that can never be committed.
     complete : bool
-        False if some commits after this version were cleaned up from the log, so that `added` and `aborted` may be incomplete.
+        False if the log no longer has all commits after this version. Then `added` and `aborted` may be incomplete.
     """
 
     added: set[str] = field(default_factory=set)
@@ -40,9 +40,9 @@ class Past:
 def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
     """Read the commits after version `since`, backward from the version at which `table` is open.
 
-    Stop at the first missing commit. Logs are cleaned up from their beginning, so a commit file before a missing commit is not
-    part of the table. deltalake can write such a file after a long pause, if another process had already written the same
-    version, and that version was cleaned up.
+    Stop at the first missing commit. The oldest commits expire first, so a commit file before a missing commit is not part of
+    the table. deltalake can write such a file after a long pause, if another process had already written the same version, and
+    that version has expired.
     """
     past = Past()
     for version in range(table.version(), since, -1):

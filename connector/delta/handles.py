@@ -46,7 +46,7 @@ def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[
         return HandleState(Outcome.LOST, evidence="the abort is in the log")
     if not past.complete:
         return HandleState(
-            Outcome.UNKNOWN, evidence=f"commits after version {handle['version']} were cleaned up from the log"
+            Outcome.UNKNOWN, evidence=f"the log no longer has all commits after version {handle['version']}"
         )
     wrong = [f["path"] for f, size in zip(handle["files"], sizes, strict=True) if size != f["size"]]
     if wrong:
@@ -70,7 +70,7 @@ def half_added(past: Past, handle: DeltaHandle) -> str:
     if not 0 < len(found) < len(files):
         return ""
     other = next(file["path"] for file in files if file["path"] not in found)
-    gone = "" if past.complete else " (commits of that time were cleaned up)"
+    gone = "" if past.complete else " (the log no longer has all commits of that time)"
     return f"only {len(found)} of the transaction's {len(files)} files are in the log{gone}; {other} is missing"
 
 

@@ -46,9 +46,9 @@ def idempotent_merge(
     version : int
         The batch id that ``foreachBatch`` passes.
     app : str, optional
-        A name for this writer: Delta merges each `version` of an app once. The default is the id of the streaming query. Two
-        queries must not share an app, because each counts its batch ids from 0. If you merge one micro-batch twice into one
-        table, give each merge its own app: otherwise Delta skips the second merge as a repetition.
+        A name for this writer; by default, the id of the streaming query. Delta merges each `version` of an app once, and
+        skips repetitions. So two queries must not share an app, because each counts its batch ids from 0. If you merge one
+        micro-batch twice into one table, give each merge its own app.
 
     Raises
     ------

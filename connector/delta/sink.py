@@ -255,7 +255,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         if "version" not in output:
             reason = (
                 f"the journal does not contain the version of {self._folder.uri} that the checkpoint created (the checkpoint "
-                "had no rows, or the table's log was cleaned up)"
+                "had no rows, or the commit has expired from the table's log)"
             )
             raise StoreError("NOT_RESTORABLE", sink=self.name(), reason=reason)
 
@@ -280,7 +280,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
                 check_protocol(table)
                 check_unchanged(self._folder, table, living)
                 add_files(table, living, checkpoint)
-                # After a very long pause, deltalake may write a version that was cleaned up meanwhile. Check that it counts.
+                # After a very long pause, deltalake may write a version that has expired meanwhile. Check that it counts.
                 self._must_be_known(self._outcomes(self._folder.open(), living), living, checkpoint)
             return lost
 
@@ -318,7 +318,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
             committed = [handle for handle in handles if is_added(past, handle)]
             evidence = next(filter(None, (half_added(past, handle) for handle in handles)), "")
             if not evidence and not past.complete and len(committed) < len(handles):
-                evidence = "commits that may have added the files were cleaned up from the table's log"
+                evidence = "the table's log no longer has all commits that may have added the files"
             if evidence:
                 transaction = f"the commit of files to {self._folder.uri}"
                 raise AmbiguousOutcomeError("OUTCOME_UNKNOWN", transaction=transaction, evidence=evidence)

@@ -86,7 +86,7 @@ class TableFolder:
         return dict(self._options.storage) or None
 
     def log(self, version: int) -> Iterator[Mapping[str, Any]] | None:
-        """Return the actions of one commit; None if the commit's file was cleaned up."""
+        """Return the actions of one commit; None if the commit's file has expired."""
         try:
             data = self.read(f"_delta_log/{version:020d}.json")
         except FileNotFoundError:
@@ -110,7 +110,7 @@ class TableFolder:
         checkpoint = max((version for name, version in versions.items() if ".checkpoint" in name), default=0)
         since = min(checkpoint, newest) if newest < known else max(checkpoint, known)
         for name in [*(name for name, version in versions.items() if version >= since), "_last_checkpoint"]:
-            with suppress(FileNotFoundError):  # cleaned up meanwhile
+            with suppress(FileNotFoundError):  # expired meanwhile
                 sync_file(os.path.join(log, name))
         sync_folder(log)
         self._durable[self.uri] = newest

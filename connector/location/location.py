@@ -75,7 +75,7 @@ class CheckpointLocation:
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``: the store can't create a file exclusively, so two drivers could run the query.
+        ``NO_EXCLUSIVE_CREATE``: the store can't create a file exclusively, so two drivers could run the query at the same time.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ What Spark 4.2 needs to continue, as measured (integration/test_spark_rewind.py)
   maintenance can write a snapshot of a version that was deleted, which gave wrong counts. So **the driver must have ended**,
   or its stores must be closed. It is not enough that the query has stopped.
 - The log of Spark's file source (``sources/<i>/``) is never rolled back. The first micro-batch after a rewind reads all files
-  that the log lists after its start, even if they are more than ``maxFilesPerTrigger``. No file is lost or read twice.
+  that the log lists after its start offset, even if they are more than ``maxFilesPerTrigger``. No file is lost or read twice.
 - Spark's own repartition of a checkpoint adds a micro-batch (`repartitions_before`). If a partition's folder existed only
   before the repartition, the folder does not belong to the state after the repartition. The reverse is also true.
 - If a micro-batch without data (for a watermark) was deleted, Spark does not repeat it immediately, because Spark adds such
@@ -350,8 +350,8 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
         oldest=oldest,
         missing=list(missing[:10]),
         reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}. "
-        f"Spark keeps only the newest {RETAINED} (default: 100) micro-batches, and after a restore none before the savepoint: "
-        f"{reach}",
+        f"Spark keeps only the newest {RETAINED} (default: 100) micro-batches, and a restored location has none from before the "
+        f"savepoint. So {reach}",
     )
 
 

@@ -92,8 +92,8 @@ def _torn(location: CheckpointLocation, path: str, why: str) -> TornOffsetsError
 def _ends_early(text: str) -> bool:
     """Return whether an offset file is empty or ends too early, for example after a power failure or on a full disk.
 
-    In a file of another version, only the first line is checked. A cut between the lines of two sources is not detected here,
-    but elsewhere, by comparing the number of sources with the journal.
+    In a file of another version, only the first line is checked. If a file ends between the lines of two sources, this function
+    returns False. Other code detects that: it compares the number of sources with the journal.
     """
     version, _, rest = text.partition("\n")
     if not re.fullmatch(r"v\d+", version) or not rest:

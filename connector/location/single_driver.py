@@ -26,7 +26,7 @@ __all__ = ["FilesystemFiles", "FilesystemJournalStore"]
 
 
 NO_CLIENT = "Unable to load"
-"""Part of pyarrow's error text if Hadoop's or Java's library is missing. Other OSErrors: the store can't be reached."""
+"""Part of pyarrow's error text if Hadoop's or Java's library is missing. Any other text: the store can't be reached."""
 
 
 class FilesystemFiles:

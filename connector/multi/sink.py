@@ -331,7 +331,7 @@ class MultiSink(
     def commit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
         """Commit the handles of every sink. If a sink raises, commit the other sinks' handles first, then raise the error.
 
-        Sinks that commit one micro-batch after the other come first, because their stores usually end old transactions.
+        Sinks that commit one micro-batch after the other come first, because their stores usually abort old transactions.
         """
         lost: list[Handle] = []
         problem: Exception | None = None

@@ -48,7 +48,7 @@ class Adoption:
         refuse_batch_writes(
             location, "continue with a new checkpointLocation, from the first version that the target lacks"
         )
-        location.query_id()  # raises if Spark's metadata is missing: then no query ever ran here
+        location.query_id()  # raises if Spark's metadata is missing, because then no query has ever run here
         if ledger.rewinding is not None and not claim:
             raise LocationError("REWIND_NOT_DONE", rewind=ledger.rewinding.token)
         self.committed = committed = newest(location, "commits")
@@ -89,12 +89,12 @@ class Adoption:
         yield f"Spark has committed micro-batches up to {committed}."
         if claim and ledger.position:
             yield (
-                "If this location is an older copy, the query writes the rows that were committed after the copy AGAIN: they "
+                "If this location is an older copy, rows that were committed after the copy was made are written AGAIN: they "
                 "are DUPLICATED."
             )
             yield (
-                "If the store is an older copy, rows that were committed after the copy are LOST. To write them again, rewind "
-                "the query before you accept the location."
+                "If the store is an older copy, rows that were committed after the copy was made are LOST. To write them again, "
+                "rewind the query before you accept the location."
             )
         if not claim:
             yield (

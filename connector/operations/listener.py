@@ -189,8 +189,8 @@ def add_listener(
 
     Notes
     -----
-    Each event is reported once. The journal keeps ``retainedCheckpoints`` completed checkpoints and 50 failures. If there
-    are more between two of Spark's events, only the last ones are reported.
+    Each event is reported once. The journal keeps ``retainedCheckpoints`` completed checkpoints and 50 failures. If more
+    occur between two of Spark's events, only the last ones are reported.
 
     Examples
     --------

@@ -7,7 +7,7 @@
 2. If a rewind was started, finish it.
 3. Settle decided checkpoints, commit prepared micro-batches, abort transactions that were never recorded, and journal
    `stopped` (`transactional.coordinator`, E1 to E4).
-4. If prepared transactions are lost, or Spark's logs do not match the journal any more, take the query back to a point from
+4. If prepared transactions are lost, or Spark's logs no longer match the journal, take the query back to a point from
    which no row is written twice (`transactional.rewind`). The remaining transactions are aborted, and their rows read again.
 
 Prepared micro-batches are committed, not read again, because a commit needs neither Spark's logs nor its state. So this also

@@ -61,8 +61,8 @@ def supervise(
     location : str, optional
         The query's checkpoint location. By default, Spark is asked for it after the first start.
     options : Mapping[str, str], optional
-        Sink options that the journal does not keep (secrets). They are needed while the query does not run: for a rewind, for
-        a forced stop, or for a stop between two runs. Also pass the options that are needed to open the checkpoint location:
+        Sink options that the journal does not keep (secrets). `supervise` needs them for a rewind, for a forced stop, and for
+        a stop between two runs. Also pass the options that are needed to open the checkpoint location:
         ``checkpointEndpoint``, ``checkpointRegion``, ``singleDriver``.
     stop_timeout : float
         Seconds to wait for the final checkpoint after a stop was requested.
@@ -112,7 +112,7 @@ def supervise(
         query = _Query(start, supervision, stop_timeout, obey)
         if location is not None:
             place = query.find(location)
-            if single_driver:  # `start` does not know that
+            if single_driver:  # `start` does not know that no other driver starts the query
                 first_start.clean(place, lambda process: bool(is_alive(process)))
         if supervision.run(query.live) is not None:
             assert query.problem is not None
@@ -120,7 +120,7 @@ def supervise(
 
 
 class _Query:
-    """Starts, watches and stops one supervised query. A life is the time from one start of the query to its end.
+    """Starts, watches and stops one supervised query. Each start begins a new *life*, which lasts until the query ends.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ class _Query:
         self.problem = problem
         failure = failure_of(problem)
         if internals.jvm_is_gone(problem):
-            log.error("the driver's JVM does not answer any more: start the program again")
+            log.error("the driver's JVM no longer answers: start the program again")
             return Failure(failure.condition, failure.text, Remedy.NONE)
         return failure
 

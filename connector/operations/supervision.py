@@ -47,7 +47,7 @@ AGAIN_SECONDS = 1.0
 
 @dataclass
 class Supervision:
-    """The restart loop of a query. A life is the time from one start of the query to its end.
+    """The restart loop of a query. Each start of the query begins a new *life*, which lasts until the query ends.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class Supervision:
         except TwoPhaseCommitError as problem:
             if found.clean and end_run(location):
                 self.say(
-                    f"all rows are committed, but transactions that failed tasks left open were not aborted: {problem}"
+                    f"all rows are committed, but the open transactions of failed tasks were not aborted: {problem}"
                 )
                 return
             self.say(f"{location.path}: micro-batches {found.prepared} are prepared but not committed")

@@ -1,7 +1,7 @@
 """Make ``start()`` report a sink's mistakes: wrong options, columns, rights, ...
 
 Spark 4.2.0 calls a Python sink for the first time when it plans the first micro-batch. By then, ``start()`` has returned, and
-``offsets/0`` is written, so a changed ``startingOffsets`` has no effect any more. The error also contains the JVM's stack
+``offsets/0`` is written, so a changed ``startingOffsets`` no longer has an effect. The error also contains the JVM's stack
 trace. So the user's program checks the sink when it calls ``start()``, before Spark begins.
 """
 

@@ -10,7 +10,7 @@ __all__ = ["delete_leftovers", "dispose"]
 def dispose(savepoint: Savepoint) -> None:
     """Delete a savepoint, and the leftovers of killed commands in its folder. Other files in the folder stay.
 
-    The manifest is deleted first: from then on, the folder is not a savepoint any more.
+    The manifest is deleted first: from then on, the folder is no longer a savepoint.
     """
     files = savepoint.folder.files
     files.delete([MANIFEST])

@@ -8,7 +8,7 @@ N5 write `opened` into the new journal
 
 If a restore was killed at any point, run the same command again to finish it: it reads both journals, and every step can be
 repeated. If the same command runs twice at the same time, both do the same steps. A query that starts at the new location
-before N5 is refused. After N4, the savepoint is not needed any more: the new journal's first entry contains the saved ledger.
+before N5 is refused. After N4, the savepoint is no longer needed: the new journal's first entry contains the saved ledger.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Restore:
     Attributes
     ----------
     savepoint : Savepoint or None
-        The savepoint; None if it can't be read and is not needed any more.
+        The savepoint; None if it can't be read and is no longer needed.
     is_open : bool
         True if the restore was finished before, so that nothing is left to do.
     lost : LocationError or None
@@ -212,7 +212,7 @@ class Restore:
             self.lost = LocationError(
                 "ORIGIN_UNREACHABLE",
                 origin=origin.path,
-                reason=f"was moved to {self._location.path}, which does not exist any more",
+                reason=f"was moved to {self._location.path}, which no longer exists",
                 path=self._location.path,
             )
         if self.lost is not None and not self._force:
@@ -250,7 +250,7 @@ class Restore:
         return self._location.query_id()
 
     def _is_still(self, begun: entries.RestoreBegun) -> bool:
-        """Return whether the location is still closed by this restore; False if another process has opened it."""
+        """Return whether this restore still closes the location; False if another process has opened the location."""
         ledger = self._journal.load()
         if ledger.restoring == begun or ledger.restored is not None:
             return ledger.restored is None

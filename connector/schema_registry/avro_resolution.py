@@ -149,7 +149,7 @@ class _Pairs:
     """Name of each writer's type that was copied → the name of the reader's type for it; None if there is none."""
 
     def of(self, writer: Any, reader: Any, path: str) -> Any:
-        """Return a node of the writer's schema with hooks; no hooks if `reader` is None: fastavro skips or refuses the node."""
+        """Return a node of the writer's schema with hooks. If `reader` is None, add none: fastavro skips or refuses it."""
         if isinstance(writer, list):
             return [self.of(branch, reader, path) for branch in writer]
         if isinstance(writer, str) and writer in self.written:

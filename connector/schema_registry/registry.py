@@ -32,7 +32,7 @@ NOT_THERE: Final = frozenset({"40401", "40402", "40403"})
 PASSING: Final = frozenset({404, 408, 425, 429})
 """HTTP status codes below 500 after which a retry may help: the registry starts, is overloaded, or is behind a proxy.
 
-A 404 counts only if it has none of the registry's own error codes: it then comes from a proxy without a backend. If it
+A 404 counts only if it has none of the registry's own error codes. Such a 404 comes from a proxy without a backend. If it
 counted as the registry's answer, good records would be reported as bad.
 """
 

@@ -1,6 +1,6 @@
 """The writer of a sink under ``df.write``. Each write is a numbered version; a repeated write writes no row twice.
 
-Spark calls `writer` once, in a planning worker. Tasks and the commit worker get pickled copies of the returned writer. So
+Spark calls `writer` once, in a planning process. Tasks and the commit process get pickled copies of the returned writer. So
 commit and abort know the plan, and do not plan again.
 """
 
@@ -65,7 +65,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
-        """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning worker.*"""
+        """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
         if overwrite:
             self._sink.refuse_overwrite('mode("overwrite")', 'mode("append")')
         with self._sink.coordinator(self._view()) as coordinator:
@@ -78,7 +78,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Write the commit decision into the journal, then commit the rows. *Called on the driver, in the commit worker.*"""
+        """Write the commit decision into the journal, then commit the rows. *Called on the driver, in the commit process.*"""
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
         with self._sink.coordinator(self._view()) as coordinator:
@@ -87,7 +87,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the write. *Called on the driver, in the commit worker, after a failure.*"""
+        """Abort the write. *Called on the driver, in the commit process, after a failure.*"""
         with self._sink.coordinator(self._view()) as coordinator:
             coordinator.abort(acknowledgements(messages), self._version)
 

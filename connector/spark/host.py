@@ -1,7 +1,7 @@
 """The data source through which Spark uses a `TwoPhaseCommitSink`, and the writer for streams.
 
-Spark calls `streamWriter` in the planning worker, and again in the commit worker before every commit and abort. Recovery and
-the sweep run only in the planning worker (see `connector.spark.internals.phase`). Constructors change nothing.
+Spark calls `streamWriter` in the planning process, and again in the commit process before every commit and abort. Recovery
+and the sweep run only in the planning process (see `connector.spark.internals.phase`). Constructors change nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class HostedSinkDataSource(DataSource):
         return cls.sink or find_sink(cls.format)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:
-        """Make the writer. *Called on the driver, in the planning worker once per micro-batch and in the commit worker.*"""
+        """Make the writer. *Driver, planning process (once per micro-batch) and commit process.*"""
         show_progress()
         try:
             writer = HostedStreamWriter(HostedSink(self.sink_type(), Options(self.options), schema))
@@ -62,7 +62,7 @@ class HostedSinkDataSource(DataSource):
         return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> HostedBatchWriter:
-        """Make the writer. *Called on the driver, once per ``df.write``; the commit worker gets a copy of the writer.*"""
+        """Make the writer. *Called on the driver, once per ``df.write``; the commit process gets a copy of the writer.*"""
         try:
             writer = HostedBatchWriter(HostedSink(self.sink_type(), Options(self.options), schema))
             writer.prepare(overwrite)
@@ -87,7 +87,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
-        """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning worker.*"""
+        """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
         try:
             self._sink.refuse_stream(overwrite)
             with self._sink.coordinator(spark_view(self._sink.location)) as coordinator:
@@ -121,7 +121,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Write the micro-batch into the journal. *Called on the driver, once per micro-batch, in the commit worker.*
+        """Write the micro-batch into the journal. *Called on the driver, once per micro-batch, in the commit process.*
 
         If the micro-batch closes a checkpoint, commit the checkpoint.
         """

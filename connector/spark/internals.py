@@ -56,16 +56,16 @@ _COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 class Phase(enum.Enum):
-    """The kinds of Python workers in which Spark calls `streamWriter`."""
+    """The kinds of Python processes in which Spark calls `streamWriter`."""
 
     PLANNING = "planning"
     COMMIT = "commit"
 
 
 def phase() -> Phase:
-    """Return whether this is the planning worker or the commit worker, according to the modules in the call stack.
+    """Return whether this is the planning process or the commit process, according to the modules in the call stack.
 
-    Spark reuses both workers for other queries, so nothing else distinguishes them.
+    Spark reuses both processes for other queries, so nothing else distinguishes them.
     """
     for name in _callers():
         if name == _PLANNING_MODULE:
@@ -73,7 +73,7 @@ def phase() -> Phase:
         if name == _COMMIT_MODULE:
             return Phase.COMMIT
     raise ProtocolError(
-        "UNKNOWN_SPARK", reason="streamWriter() was called neither by Spark's planning worker nor by its commit worker"
+        "UNKNOWN_SPARK", reason="streamWriter() was called neither by Spark's planning process nor by its commit process"
     )
 
 

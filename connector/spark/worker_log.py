@@ -13,7 +13,7 @@ PROTOCOL = logging.getLogger("transactional")
 
 
 def show_progress() -> None:
-    """Print the protocol's INFO lines from now on, unless logging is configured. *Driver, planning and commit worker.*
+    """Print the protocol's INFO lines from now on, unless logging is configured. *Driver, planning and commit process.*
 
     For example, ``spark.sql.pyspark.worker.logging.enabled`` configures logging. Then Spark's log tables contain the lines.
     """

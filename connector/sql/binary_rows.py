@@ -34,7 +34,7 @@ MOST_DIGITS, MOST_SCALE = 18, 16
 """The highest precision and scale of decimals that `_numeric` can split into digits with 64-bit integers."""
 
 GROUP: Final = 10_000
-"""The base of the digits in PostgreSQL's ``numeric``: each of them stands for four decimal digits."""
+"""The base of the digits in PostgreSQL's ``numeric``: each such digit stands for four decimal digits."""
 
 
 def as_binary(

@@ -23,7 +23,7 @@ SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04", "HYT00"})
 AWAY: Final = ("08", "25006", "28", "3D", "40", "53300", "57", "HYT01")
 """SQLSTATEs, or their first characters, of errors that may be temporary, so that a retry can succeed. In order: connection
 errors, a server that is now a standby, a wrong password, a missing database, rollbacks and deadlocks, too many connections, a
-server that shuts down, a connection timeout. Not here: a full disk (53100) and too little memory: retries do not help."""
+server that shuts down, a connection timeout. A full disk (53100) and too little memory are left out: retries do not help them."""
 
 ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
 """SQLSTATE classes of errors that a row causes. 54 includes rows that are too large for an index; P0 is raised by triggers."""
@@ -162,9 +162,9 @@ def standard_error(
 ) -> TwoPhaseCommitError | None:
     """Return the framework's error for a database error, chosen by SQLSTATE; None if `problem` is not a database error.
 
-    After an outage, the statement is retried, and later the query is restarted. Any other error stops the query. Database
-    clients raise ``OperationalError`` for both. So the name of the error's class is used only if there is no SQLSTATE, because
-    then the client found the error, not the server.
+    If the error shows an outage, the statement is retried, and later the query is restarted. Any other error stops the query.
+    The class of the error does not distinguish the two: clients raise ``OperationalError`` for both. So the class counts only
+    if there is no SQLSTATE, because then the client found the error, not the server.
 
     Parameters
     ----------

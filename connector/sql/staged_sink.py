@@ -201,8 +201,8 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         cursor : Cursor
             The cursor that runs the transaction's statements.
         seconds : float or None
-            How long one statement, or a pause between two statements, may take. None (no limit) in a task, which waits for its
-            rows.
+            The time limit for each statement, and for each pause between two statements. None (no limit) in a task, because a
+            task waits for its rows.
         """
 
     def more(self) -> dict[str, Any]:
@@ -301,7 +301,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Claim the prefix for a new run. In a continuing run, check that the run still owns the prefix, on the same server."""
         if mark is None:
-            with suppress(RowRefusedError):  # another run claimed the prefix first: it had no row to lock
+            with suppress(RowRefusedError):  # another run inserted the prefix's row first: try again
                 return self._claim()
             return self._claim()
         with self.database.transaction() as cursor:
@@ -495,7 +495,7 @@ def _outcome(handle: StagedHandle, state: str | None, target: str) -> HandleStat
         )
         return HandleState(Outcome.LOST, evidence=known)
     if handle["target"] != target:
-        evidence = "the table that the transaction was prepared for was deleted, renamed or replaced"
+        evidence = "the transaction's target table was deleted, renamed or replaced"
         return HandleState(Outcome.UNKNOWN, evidence=evidence)
     return HandleState(Outcome.PREPARED)
 

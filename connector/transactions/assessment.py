@@ -178,7 +178,7 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         return Assessment(
             transaction,
             Verdict.UNKNOWN,
-            f"It is open in {where}. No coordinator knows its producer any more, or this user is not allowed to DESCRIBE its "
+            f"It is open in {where}. No coordinator knows its producer, or this user is not allowed to DESCRIBE its "
             "id.",
             "Ask again as a user who is allowed to DESCRIBE all ids, and name the locations of all queries that write there.",
         )

@@ -38,7 +38,7 @@ def check_abort(assessment: Assessment) -> None:
 
 
 def abort(admin: KafkaAdmin, assessment: Assessment) -> bool:
-    """Abort a transaction that passes `check_abort`, and fence its producer. Return False if it is not open any more."""
+    """Abort a transaction that passes `check_abort`, and fence its producer. Return False if it is no longer open."""
     check_abort(assessment)
     seen = assessment.transaction
     version, cluster = admin.end_txn_version(), admin.cluster_id()

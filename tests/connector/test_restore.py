@@ -376,7 +376,7 @@ def test_a_claimed_location_that_is_gone_is_made_again_by_force_only_and_far_abo
     shutil.rmtree(new)
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
-    assert f"was moved to {new}, which does not exist any more" in document["message"]
+    assert f"was moved to {new}, which no longer exists" in document["message"]
     assert restore(capsys, saved, new, "--claim", "--force")[0] == 0
     assert ledger(new).position >= saved.position + FAR_ABOVE
     goes_on(new, "other", "p")
