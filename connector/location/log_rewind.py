@@ -350,8 +350,8 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
         oldest=oldest,
         missing=list(missing[:10]),
         reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}. "
-        f"Spark keeps only the newest {RETAINED} (default: 100) micro-batches, and a restored location has none from before the "
-        f"savepoint. So {reach}",
+        f"Spark keeps only the newest {RETAINED} (default: 100) micro-batches, and a restored location has none from before "
+        f"the savepoint. So {reach}",
     )
 
 

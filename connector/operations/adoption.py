@@ -93,8 +93,8 @@ class Adoption:
                 "are DUPLICATED."
             )
             yield (
-                "If the store is an older copy, rows that were committed after the copy was made are LOST. To write them again, "
-                "rewind the query before you accept the location."
+                "If the store is an older copy, rows that were committed after the copy was made are LOST. To write them "
+                "again, rewind the query before you accept the location."
             )
         if not claim:
             yield (

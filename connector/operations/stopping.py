@@ -38,7 +38,7 @@ class Standing:
         The newest micro-batch that Spark has started; -1 if there is none.
     idle : bool
         True if Spark has committed every micro-batch that it has started. If the stop was requested before Spark's logs were
-        read, this means that no task is running; the next planning obeys the request.
+        read, then no task is running, and the next planning obeys the request.
     """
 
     ledger: Ledger

@@ -48,7 +48,8 @@ class QueryFacts:
     sentence : str
         An explanation of the state.
     alive, doing : bool or None
-        Whether the query's driver (`alive`) and its rewind (`doing`) are running; None if unknown, or if there is none.
+        `alive` says whether the query's driver is running, `doing` whether the process of a started rewind is running. None if
+        unknown, or if there is no such process.
     sources : Sequence[SourceOffset]
         The offsets of the query's ``barrier-kafka`` sources at the end of the last settled micro-batch; empty if unknown.
     problem : str

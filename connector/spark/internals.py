@@ -73,7 +73,8 @@ def phase() -> Phase:
         if name == _COMMIT_MODULE:
             return Phase.COMMIT
     raise ProtocolError(
-        "UNKNOWN_SPARK", reason="streamWriter() was called neither by Spark's planning process nor by its commit process"
+        "UNKNOWN_SPARK",
+        reason="streamWriter() was called neither by Spark's planning process nor by its commit process",
     )
 
 

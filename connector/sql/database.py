@@ -23,7 +23,7 @@ SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04", "HYT00"})
 AWAY: Final = ("08", "25006", "28", "3D", "40", "53300", "57", "HYT01")
 """SQLSTATEs, or their first characters, of errors that may be temporary, so that a retry can succeed. In order: connection
 errors, a server that is now a standby, a wrong password, a missing database, rollbacks and deadlocks, too many connections, a
-server that shuts down, a connection timeout. A full disk (53100) and too little memory are left out: retries do not help them."""
+server that shuts down, a connection timeout. A full disk (53100) and too little memory are left out: retries do not help."""
 
 ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
 """SQLSTATE classes of errors that a row causes. 54 includes rows that are too large for an index; P0 is raised by triggers."""

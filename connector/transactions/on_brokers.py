@@ -29,8 +29,8 @@ class OpenOnBrokers:
         The state at the coordinator: ``Ongoing``, ``PrepareCommit``, ``CompleteAbort``, ... Empty if it is unknown, or if the
         coordinator shows a later transaction.
     started_ms, timeout_ms : int
-        When the transaction began by the coordinator's clock, in milliseconds since the epoch, and its timeout in
-        milliseconds; 0 if unknown.
+        `started_ms` is the time when the transaction began, by the coordinator's clock, in milliseconds since the epoch.
+        `timeout_ms` is the transaction's timeout in milliseconds. Both are 0 if unknown.
     partitions : tuple[Partition, ...]
         The partitions to which the transaction has written, as far as the coordinator knows.
     opened : Mapping[Partition, OpenTransaction]

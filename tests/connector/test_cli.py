@@ -82,7 +82,7 @@ def test_a_location_without_spark_logs_starts_again_and_says_what_is_doubled(
     said = capsys.readouterr().out
     assert "Micro-batches 0 to 1" in said
     assert "DUPLICATED" in said
-    assert "If the store is an older copy, rows that were committed after the copy are LOST" in said
+    assert "If the store is an older copy, rows that were committed after the copy was made are LOST" in said
 
 
 def test_a_restored_journal_takes_sparks_word_for_what_it_lacks(
