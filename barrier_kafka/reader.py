@@ -34,8 +34,8 @@ def complete_offsets(
     timeout : float
         Seconds to wait for the brokers.
     admin : confluent_kafka.admin.AdminClient, optional
-        Used to compare the topic's id with the id in the mark. Without `admin`, a topic that was created again is detected
-        only while it is shorter than the old one.
+        Used to compare the id of each topic with the id in the mark. Without `admin`, the function notices that a topic was
+        created again only while the new topic is shorter than the old one.
 
     Returns
     -------
@@ -45,8 +45,8 @@ def complete_offsets(
     Raises
     ------
     ValueError
-        A record is not a mark, or is a mark of a newer release. Or a topic in the mark was deleted or created again, so the
-        offsets now mean other rows.
+        A record is not a mark, or is a mark of a newer release. Also raised if a topic in the mark was deleted or created
+        again, because the offsets then mean other rows.
     TimeoutError
         The brokers did not answer in time.
     confluent_kafka.KafkaException
@@ -99,9 +99,9 @@ def _is_there(
 
 
 def _newest(consumer: Consumer, begin: TopicPartition, high: int, deadline: float) -> dict[str, Any] | None:
-    """Return the mark of the newest exact checkpoint in a range of offsets; None if there is none.
+    """Return the mark of the newest whole checkpoint (`exact` in the mark) in a range of offsets; None if there is none.
 
-    This is not always the last mark, because a process that was frozen may have written an older checkpoint's mark late.
+    This is not always the last such mark, because a process that was frozen may have written an older checkpoint's mark late.
     """
     newest: dict[str, Any] | None = None
     consumer.assign([begin])

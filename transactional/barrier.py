@@ -120,14 +120,14 @@ class SourceLine:
     def cut(self) -> Mapping[str, Any] | None:
         """The newest barriers of other queries that the offset contains, as JSON. None if the source follows no other query.
 
-        `lineage` has the barrier of each query; `exact` is true if the offset contains no row after these barriers.
+        `lineage` has the newest barrier of each query. `exact` is true if the offset contains no row after these barriers.
         """
         found: Mapping[str, Any] | None = self._of("cut")
         return found
 
     @property
     def is_within_cut(self) -> bool:
-        """Whether the offset lies between two barriers of other queries. Then no barrier of the source closes a checkpoint."""
+        """Whether the offset is between two barriers that the source follows. Then the micro-batch closes no checkpoint."""
         return bool((self.cut or {}).get("toward"))
 
     @property

@@ -85,7 +85,7 @@ class Examines(ABC):
         prefix : str or None
             The same value as for `checkStart`.
         own : Collection[str]
-            The prefixes of all runs at this location. Their transactions belong to this query.
+            The prefixes of all runs at this location. Transactions with these prefixes belong to this query.
         intervalMs : int
             The source's ``barrierInterval`` in milliseconds; 0 if it is not known.
 
@@ -106,12 +106,12 @@ class NamesDatasets(ABC):
     @classmethod
     @abstractmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the datasets that have a checkpoint's rows. *User's driver program, with `barrier_kafka.LineageListener`.*
+        """Return the datasets that contain a checkpoint's rows. *User's driver program, with `barrier_kafka.LineageListener`.*
 
         Parameters
         ----------
         options : Options
-            The sink's options from the journal, without secrets. An address that contains a secret is empty.
+            The sink's options from the journal, without secrets. If an address contains a secret, its value is empty.
         output : Mapping[str, Any]
             The value that `ReportsOutput.output` returned for the checkpoint.
 
@@ -186,8 +186,8 @@ class KeepsEvidence(ABC):
         ------
         PutBackError
             ``LOCATION_PUT_BACK``: the store has data that the journal does not know. Describe the data in the parameter
-            ``evidence``, in a clause. The query then stops before it writes anything. But if the journal has grown in the
-            meantime, the framework ignores the error and calls this method again.
+            ``evidence``, as a clause: "the table has commit 7". The query stops before it writes anything. If the journal
+            has grown in the meantime, the framework ignores the error and calls this method again.
         StoreError
             ``STORE_WENT_BACK``: the store lacks rows that the journal has settled.
         """
@@ -316,8 +316,8 @@ class MarksCheckpoints(ABC):
         handles : Sequence[Mapping[str, Any]]
             The committed handles of the checkpoint.
         confirm : Callable[[], None]
-            Raises if another process has taken over the query. Call it after the last request to the store and before you
-            write the mark. Otherwise the store's answers may already include a later checkpoint.
+            Raises if another process has taken over the query. Call it after you have read everything for the mark from
+            the store, and before you write the mark. Otherwise the mark may include rows of a later checkpoint.
 
         Raises
         ------
@@ -369,7 +369,7 @@ def must_be_whole(sink: type) -> None:
     Raises
     ------
     TypeError
-        The sink has a method or an attribute of a class here, but is not a subclass of that class.
+        The sink has a method or an attribute of an ability's class, but is not a subclass of that class.
     """
     for capability in _ALL:
         for name in vars(capability):

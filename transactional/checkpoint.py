@@ -36,13 +36,13 @@ class CheckpointMark:
     Parameters
     ----------
     query : str
-        The query's id. It stays the same if the query moves to another location.
+        The query's id, which stays the same if the query moves to another location.
     checkpoint : int
     after : int
         The id of the query's previous checkpoint with a mark; 0 for the first.
     lineage : Mapping[str, int]
-        For the query id of each origin, the origin's newest barrier that the checkpoint contains. The origins are this query
-        and the queries whose output it reads, directly or indirectly.
+        The newest barrier of each origin that the checkpoint contains, by the origin's query id. The origins are this query
+        and the queries whose output this query reads, directly or indirectly.
     exact : bool
         True if the checkpoint contains no row after those barriers.
     rows : int
@@ -147,8 +147,8 @@ class TaskPlan:
     repairs : Mapping[PartKey, ExpectedPart]
         The lost parts that the tasks write again, in mode REPAIR.
     encoding : int
-        The encoding of the tasks' digests, except for parts in `repairs`. In a replay, it is the encoding of the recorded
-        digests.
+        The encoding in which the tasks compute digests. In a replay, the encoding of the recorded digests. For a part in
+        `repairs`, the tasks use the encoding of that part's recorded digest instead.
     likely : frozenset[int]
         The partition ids that probably get rows: see `Ledger.likely`.
     """
@@ -172,7 +172,7 @@ class TaskPlan:
         )
 
     def digest(self, partition: int, route: str = "") -> RowDigest:
-        """Return an empty digest for a part's rows, in the encoding of the recorded digest of these rows, if there is one."""
+        """Return an empty digest for a part's rows. If a digest of these rows is recorded, use the same encoding."""
         expected = self.repairs.get((partition, route))
         recorded = encoding_of(expected.digest) if expected is not None else None
         return RowDigest(encoding=recorded or self.encoding)
@@ -191,8 +191,8 @@ class Acknowledgement:
     drained : bool
         True if the task discarded its rows, because they are already prepared or decided.
     parts : Sequence[Part]
-        The task's part for each route of the sink. A part has no handle if it has no rows, or if its rows were discarded
-        or are visible already.
+        The task's part for each route of the sink. A part has no handle if it has no rows, if its rows were discarded, or
+        if its rows are visible already.
     sources : str
         The digest of the source lines, from the plan.
     """
@@ -264,7 +264,7 @@ class PendingCheckpoint:
         self._over = False
 
     def acknowledge(self, message: Acknowledgement) -> AcknowledgeResult:
-        """Record a task's acknowledgement; return whether it was recorded, or why not."""
+        """Record a task's acknowledgement. Return SUCCESS, or the reason why it was not recorded."""
         if self._over:
             return AcknowledgeResult.DISCARDED
         if (message.token, message.batch) != (self.token, self.batch):

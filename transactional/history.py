@@ -24,6 +24,8 @@ RunMark = Mapping[str, Any]
 class History:
     """A query's past according to its journal, before a new run begins. Passed to `KeepsEvidence.checkHistory`.
 
+    For `seen`, `mark` and `late`, only the runs on this store under this prefix count.
+
     Parameters
     ----------
     queryId : str
@@ -31,25 +33,25 @@ class History:
     position : int
         The number of the newest journal entry. No checkpoint that the journal ever decided has a higher id.
     binding : bool
-        If False, the sink should return the state of the store, but not raise. It is False if an operator has accepted the
-        current state of the location (restore, resolve) after the query's last run on this store under this prefix.
+        If False, the sink should return the state of the store and not raise. False if an operator has accepted the current
+        state of the location (restore, resolve) after the query's last run on this store under this prefix.
     seen : Mapping[str, Any] or None
-        The value that `checkHistory` returned for the newest run; None if that run did not call it. Empty if the journal has
-        no run. If the store nevertheless holds data of the query, the journal is an older copy.
+        The value that `checkHistory` returned for the newest run. None if that run did not call it. Empty if there is no run:
+        then, if the store holds data of the query under this prefix, the journal is an older copy.
     mark : Mapping[str, Any] or None
-        The value that `guardRun` returned for the newest run. None if any run so far has no recorded value: the driver of such
-        a run may have been paused, and may still call `guardRun` at any time.
+        The value that `guardRun` returned for the newest run. None if the value of any run so far was not recorded: the driver
+        of such a run may have been paused, and may still call `guardRun` at any time.
     late : Sequence[Mapping[str, Any]]
-        All values of `guardRun` that were recorded. A driver that was paused may have called `guardRun`
-        after the newest run did.
+        All recorded values of `guardRun`. They matter because a driver that was paused may have called `guardRun` after the
+        newest run did.
     stamp : int
         The highest value that `KeepsEvidence.stamp` returned for any checkpoint.
     newest : int
         The id of the newest checkpoint with rows that was committed to this store, under any prefix. 0 if there is none, or if
         an operator has accepted the current state of the store after that commit.
     former : int
-        If `newest` is 0: the id of the newest checkpoint that was committed to the newest run's store. If this store is a copy
-        of that store, it must contain this checkpoint.
+        The id of the newest checkpoint that was committed to the newest run's store, if `newest` is 0; otherwise 0. The new
+        run's store may be a copy of the newest run's store. If it is, it must contain this checkpoint.
     handles : Sequence[Mapping[str, Any]]
         Handles of decided checkpoints that are not settled. Some of these handles may be committed.
     routes : Mapping[str, History]

@@ -39,8 +39,8 @@ class HookContext:
 class CheckpointHook(ABC):
     """Base class for an external system that saves its own state with each checkpoint. Subclass it.
 
-    List the import path of your class in the option ``checkpointHooks``. The driver's Python workers build a new hook
-    object for every planning and for every commit.
+    List the import path of your class in the option ``checkpointHooks``. Every planning process and every commit process
+    builds its own hook object.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ class CheckpointHook(ABC):
         Raises
         ------
         Exception
-            The driver calls the method again until ``commitTimeoutMs`` has passed. Then the checkpoint is declined if
-            ``tolerableFailedCheckpoints`` allows it. Otherwise the query fails.
+            The driver calls the method again until ``commitTimeoutMs`` has passed. If the method still fails, the checkpoint
+            is declined if ``tolerableFailedCheckpoints`` allows it. Otherwise the query fails.
         """
 
     @abstractmethod

@@ -82,7 +82,7 @@ def unfinished(begun: RestoreBegun) -> LocationError:
 
 
 def must_be_at(position: int) -> Judge:
-    """Require that the journal has not grown since an operator's command read it at `position`."""
+    """Return a check that the journal has not grown since an operator's command read it at `position`."""
 
     def judge(ledger: Ledger) -> None:
         if ledger.position != position:
@@ -92,7 +92,7 @@ def must_be_at(position: int) -> Judge:
 
 
 def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> None:
-    """P3: require that no other driver has claimed a run, and no rewind was done, since Spark started this query.
+    """P3: check that no other driver has claimed a run, and no rewind was done, since Spark started this query.
 
     Otherwise Spark's copy of ``offsets/N`` in memory is stale: a rewind may have deleted the file, and the other driver may
     have written a new one with other offsets.
@@ -108,9 +108,9 @@ def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> 
 
 
 def must_own(token: int) -> Judge:
-    """Require that the run with this token is the newest and has not ended.
+    """Return a check that the run with this token is the newest and has not ended.
 
-    During a rewind, require that this is the token of the rewind, because only the rewind owns the location.
+    During a rewind, this must be the token of the rewind, because only the rewind owns the location.
     """
 
     def judge(ledger: Ledger) -> None:
@@ -130,7 +130,7 @@ def must_own(token: int) -> Judge:
 
 
 def may_abort(token: int, batch: int) -> Judge:
-    """Require that the run is the newest, and that the micro-batch is neither prepared nor decided."""
+    """Return a check that the run is the newest, and that the micro-batch is neither prepared nor decided."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
@@ -142,7 +142,7 @@ def may_abort(token: int, batch: int) -> Judge:
 
 
 def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], gaps: bool) -> Judge:
-    """C7: require that the micro-batch may be recorded as prepared or decided.
+    """C7: return a check that the micro-batch may be recorded as prepared or decided.
 
     The run must be the newest, the journal must have all earlier micro-batches, and all decided checkpoints must be settled.
     The undecided micro-batches must still be those in `covers`. Another process may have changed them: if the query was
@@ -179,10 +179,10 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
 
 
 def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] = (), must_be: str = "") -> Judge:
-    """Require that the run is the newest, the checkpoint is unsettled, and no part in `parts` has a newer handle.
+    """Return a check that the run is the newest, the checkpoint is unsettled, and no part in `parts` has a newer handle.
 
     If a query is stopped in the middle of a commit and started again in the same session, two commit processes of one run
-    can exist. Without the condition on the handles, both would repair the same part.
+    can exist. If the handles were not compared, both would repair the same part.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
     checkpoint : int
         The checkpoint's id.
     parts : Sequence[Mapping[str, Any]]
-        The parts that the entry judges or repairs, each with the index of its newest handle.
+        The parts that the entry judges or repairs, each with the index of the handle that was its newest.
     must_be : str
         The state that each of these parts must have: ``open`` or ``lost``.
     """
@@ -212,7 +212,7 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
 
 
 def may_stop(token: int) -> Judge:
-    """Require that the run is the newest, that no micro-batch is undecided, and that no transaction is open.
+    """Return a check that the run is the newest, that no micro-batch is undecided, and that no transaction is open.
 
     Lost parts of a decided checkpoint may remain. The next start of the query repairs them.
     """
@@ -233,7 +233,7 @@ def may_stop(token: int) -> Judge:
 
 
 def may_keep(token: int, batch: int, entry: int) -> Judge:
-    """Require that the run is the newest, and that the micro-batch is undecided and was prepared by this journal entry."""
+    """Return a check that the run is the newest, and that the micro-batch is undecided and this entry prepared it."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
@@ -246,7 +246,7 @@ def may_keep(token: int, batch: int, entry: int) -> Judge:
 
 
 def may_void(token: int, batch: int, entry: int) -> Judge:
-    """Require the same as `may_keep`, and that the micro-batch is the last one in the journal."""
+    """Return a check of everything that `may_keep` checks, and that the micro-batch is the last one in the journal."""
     keep = may_keep(token, batch, entry)
 
     def judge(ledger: Ledger) -> None:

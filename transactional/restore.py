@@ -51,7 +51,7 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
 
 
 def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> Callable[[Ledger], None]:
-    """Return the judge of the entry `moved`: the origin's query must have settled everything, and stopped at the savepoint.
+    """Return a check for the entry `moved`: the origin's query has settled everything, and has stopped at the savepoint.
 
     Micro-batches that run again after a rewind do not matter: they write no rows, and the savepoint has the state after them.
 

@@ -292,7 +292,7 @@ class Settlement:
     ) -> list[HandleState]:
         """C5: check that the store matches the journal, and that every handle is prepared and has time left.
 
-        `behind` lists the micro-batch of each handle that Spark has already committed. These handles come first.
+        The first handles are of micro-batches that Spark has committed. `behind` has the micro-batch's number for each of them.
 
         Raises
         ------
@@ -390,8 +390,8 @@ def why_not(state: HandleState) -> str:
     """Return why no checkpoint with this transaction may be decided, as text for an error message."""
     if state.outcome is not Outcome.PREPARED:
         return (
-            f"a prepared transaction is {state.outcome.value}. Either its timeout is too short for the slowest task, or "
-            "another program or a late request of an earlier attempt has ended the transaction"
+            f"a prepared transaction is {state.outcome.value}. Its timeout may be too short for the slowest task. Or another "
+            "program, or a late request of an earlier attempt, has ended the transaction"
         )
     left = state.seconds_left or 0.0
     clocks = " (this machine's clock is ahead of the store's)" if left < 0 else ""

@@ -228,8 +228,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
         """Abort open and prepared transactions under our prefix that are not in `known`; return how many. *Driver.*
 
-        `known` has the handles that may still be committed. If your sink records committed transactions, it may delete such a
-        record if the transaction is not in `known` and `before.ends` is true for it.
+        `known` has the handles that may still be committed. If your sink records committed transactions, it may delete the
+        record of each transaction that is not in `known` and for which `before.ends` is true.
 
         A driver that was replaced may still call this method late. If an abort and a commit of one transaction can overlap
         in your store (files, for example), abort only transactions for which `before.ends` is true: no driver commits those.

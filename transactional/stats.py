@@ -58,8 +58,8 @@ class CheckpointHistory:
     failed : int or None
         When the checkpoint failed: it was declined, aborted or void. None if it did not fail.
     preparing_ms, deciding_ms, committing_ms : int or None
-        The milliseconds from the barrier until all rows were prepared, from then until the decision, and from the decision
-        until all rows were visible. None if one of the two times is not known.
+        The durations of three steps, in milliseconds: from the barrier until all rows were prepared, from then until the
+        decision, and from the decision until all rows were visible. A duration is None if its start or end is not known.
     rows, bytes, handles : int
         The numbers of rows, bytes and handles in the checkpoint; 0 if the checkpoint failed.
     output : Mapping[str, Any]
@@ -73,8 +73,9 @@ class CheckpointHistory:
     routes : Mapping[str, int]
         The number of rows of each route, for a sink that combines several.
     cut : Mapping[str, Any] or None
-        For a query that follows other queries' barriers: the newest barriers that it contains (`lineage`), whether it contains
-        no row after them (`exact`), and for how many milliseconds each mark `waited` for the marks of other channels.
+        None if the query follows no other query. Otherwise three keys: `lineage` has the newest barrier of each query that the
+        checkpoint contains, and `exact` is true if it contains no row after these barriers. `waited` has, for each barrier
+        topic, how many milliseconds its mark waited for the marks of the others.
     """
 
     id: int

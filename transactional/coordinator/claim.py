@@ -161,8 +161,8 @@ class Claimant:
         new checkpoint ids must be higher. The limit is the store's newest checkpoint if an operator has accepted the store as
         it is, otherwise 0.
 
-        Another driver may be running at the location. It journals each step before it changes the store. So if the check fails
-        and the journal has grown, the check is repeated.
+        Another driver may be running at the location, and journals each step before it changes the store. So if the check
+        fails and the journal has grown, the check is repeated.
         """
         settings = self._settings
         while True:

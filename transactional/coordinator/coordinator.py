@@ -111,7 +111,7 @@ class CheckpointCoordinator:
 
         *Called on the driver, once per micro-batch, in the commit process.*
 
-        For a batch write, `origin` is the streaming query whose batch id is the version, and `compare` is ``txnCompareRows``.
+        For a batch write, `origin` is the streaming query whose batch ids are the versions; `compare` is ``txnCompareRows``.
         """
         faults.reach("commit.called")
         # C1: load the journal. The run must be the newest.
@@ -210,7 +210,7 @@ class CheckpointCoordinator:
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
-        # E1: claim a run, so that the old driver can't decide anything any more.
+        # E1: claim a run, so that the old driver can no longer decide anything.
         run = self._claimant.claim(follows)
         self._planning.settle_all(run.token)
         self._planning.keep_or_void(run.token, True)

@@ -62,7 +62,7 @@ class _Asked:
     covered : Sequence[BatchRecord]
         The prepared, undecided micro-batches. If `recorded` is true, the last one is this micro-batch.
     judge : Judge
-        Raises if the ledger forbids the entry that prepares or decides the micro-batch.
+        Raises if the ledger forbids the micro-batch's `prepared` or `decided` entry.
     recorded : bool
         True if the journal already has the `prepared` entry of the micro-batch: this is a replay.
     """
@@ -315,7 +315,7 @@ class Decision:
     ) -> None:
         """C7: decline a checkpoint that can't be decided, so that its micro-batch waits for the next checkpoint.
 
-        Raise `problem` instead if too many checkpoints were declined in a row, or if perhaps no other checkpoint follows.
+        Raise `problem` instead if too many checkpoints were declined in a row, or if it is not certain that another follows.
         """
         declined = len(self._journal.ledger.declined) + 1
         if declined > self._settings.tolerable or reason in (

@@ -89,8 +89,8 @@ class Planning:
     def keep_or_void(self, token: int, claimed: bool) -> None:
         """P6: keep a prepared micro-batch if all its handles are alive. Otherwise journal `void`; P7 aborts its transactions.
 
-        If there are more than `MOST_LOOKED_AT` parts, a continuing run inspects only the handles of micro-batches that Spark
-        has not committed. All handles are inspected again before the decision.
+        If there are more than `MOST_LOOKED_AT` parts and the run is not new, inspect only the handles of micro-batches that
+        Spark has not committed. All handles are inspected again before the decision.
         """
         records = self._journal.ledger.undecided()
         if not claimed and sum(len(record.parts) for record in records) > MOST_LOOKED_AT:

@@ -47,13 +47,13 @@ class RunSettings:
         How many checkpoints in a row may be declined before commit raises.
     hooks : Sequence[CheckpointHook]
     allow_non_restored : bool
-        True if the query may drop the data of a restored savepoint that it does not use: states of hooks, positions in topics.
+        True if the query may drop data of a restored savepoint: hook states and topic positions that the query does not use.
     secrets : Collection[str]
         Secret values of options. They are removed from the errors of hooks, because the journal must not contain them.
     started : int, optional
         Number of the journal's last entry when Spark started the query; None if unknown.
     host_options : Collection[str]
-        Names of options, in lower case, that do not address a target.
+        Names, in lower case, of options that do not select the target.
     """
 
     driver: str
@@ -155,8 +155,8 @@ class Session:
     def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
         """Return how the target changed, as two strings (before, now).
 
-        Return None if it did not change, or if the sink names a cluster.
-        Without the name of a cluster, only the identity and the address can show that the target is a different one.
+        Return None if it did not change. Also return None if the newest run recorded the id of a cluster, because the caller
+        compares these ids. Without them, only the identity and the address show that the target is a different one.
         """
         former = self.ledger.newest_run
         for route in routes_of(self.sink):
@@ -193,14 +193,14 @@ class Session:
         return int(self.clock.now() * 1000)
 
     def sweep(self, token: int, ended: bool = False) -> None:
-        """Abort the transactions that no unsettled entry names. `ended` is true if the run can't decide anything any more."""
+        """Abort the transactions that no unsettled entry names. `ended` is true if the run can no longer decide anything."""
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
         """Return the cut-off for a sweep by a run (see `Cutoff`).
 
-        No driver will commit a transaction before it, unless a decided checkpoint contains the transaction.
-        If `ended`, all of the run's own transactions are before the cut-off too.
+        No driver will commit a transaction before the cut-off, unless a decided checkpoint contains the transaction.
+        If `ended` is true, all of the run's own transactions are before the cut-off too.
         """
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff

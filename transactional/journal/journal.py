@@ -55,7 +55,7 @@ class Journal:
     store : JournalStore
     clock : Clock, optional
     nonce : Callable[[], str], optional
-        Returns a new nonce for each call; every entry gets one.
+        Returns a new random string for each call. Every entry gets one as its nonce.
     """
 
     def __init__(

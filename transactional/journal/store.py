@@ -48,8 +48,8 @@ class LocalJournalStore:
     folder : str
         The journal's folder. It is created with the first entry.
     location : str, optional
-        A folder above `folder`, created with it if it does not exist. It gets the usual access rights; only the folders
-        below it are closed to other users.
+        A folder above `folder`. If it does not exist, it is created with the usual access rights. Only the folders below it
+        are closed to other users.
     """
 
     def __init__(self, folder: str, location: str = "") -> None:

@@ -41,8 +41,8 @@ class Ledger:
     position : int
         Number of the last folded entry; 0 for an empty journal.
     base : int
-        Micro-batches up to this one need no record: they were adopted, or their records are no longer kept. -1 at the
-        beginning.
+        The micro-batches up to this one need no record, because they were adopted or their records are no longer kept. -1
+        at the beginning.
     query : str
         The engine's id of the query; empty before the first run, and after `adopt`.
     originals : list[str]
@@ -72,7 +72,7 @@ class Ledger:
     rewound : int
         Number of the last `rewind done` entry; 0 if there is none.
     replay : int or None
-        If a rewind kept a checkpoint that is committed only in part: the first micro-batch that runs again.
+        If a rewind kept a checkpoint that is committed only in part: its first micro-batch that runs again. Otherwise None.
     request : int or None
         Number of the entry that requests a checkpoint; None once a decision has fulfilled it.
     moved : Moved or None
@@ -82,7 +82,7 @@ class Ledger:
     restoring : RestoreBegun or None
         The unfinished restore to this location.
     stop : int or None
-        Token of the run that was asked to stop; it counts only while that run is the newest.
+        Token of the run that was asked to stop. The request counts only while that run is the newest.
     restarts : list[RestartRecord]
         The last restarts by a supervisor.
     stamp : int
@@ -90,7 +90,7 @@ class Ledger:
     stamps : dict[str, int]
         The highest stamp of each route, for a sink that combines several sinks.
     newest : dict[str, int]
-        The newest settled checkpoint with rows for each sink, prefix and store; the keys are `RunRecord.store_key`.
+        The newest settled checkpoint with rows for each sink, prefix and store, by `RunRecord.store_key`.
     logs : dict[int, str]
         The text of ``offsets/<batch>``, for the last two micro-batches and the last decided one. A driver that was paused may
         overwrite such a file; a rewind then puts the recorded text back.
@@ -215,7 +215,7 @@ class Ledger:
     def cutoff(self, queryId: str, token: int) -> Cutoff:
         """Return the cut-off for a sweep by the run `token` (see `Cutoff`).
 
-        Before it are all transactions of earlier runs, and this run's transactions up to the micro-batch `settled`.
+        All transactions of earlier runs are before the cut-off, and this run's transactions up to micro-batch `settled`.
         """
         return Cutoff(self.identity(queryId), token, self.settled + 1)
 
@@ -282,8 +282,8 @@ class Ledger:
     def opened(cls, begun: RestoreBegun, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
         """Return the first ledger of a restored journal.
 
-        If the query itself continues here, `origin` is the `store_record` of the ledger at its original location; None if that
-        journal can't be read.
+        If the query itself continues here, `origin` is the `store_record` of the ledger at its original location. `origin` is
+        None for a copy, or if the original journal can't be read.
         """
         found = cls.from_json(begun.ledger)
         batch = max(found.checkpoints[begun.checkpoint].batches)

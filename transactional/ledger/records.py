@@ -165,8 +165,8 @@ class BatchRecord:
     Attributes
     ----------
     written : Written or None
-        For a batch write: a record of the rows. None if they are unknown, because an earlier format did not keep the record,
-        or because an operator has accepted a difference.
+        For a batch write: a record of the rows. None if the rows are unknown, because an earlier format did not keep the
+        record or because an operator has accepted a difference.
     """
 
     batch: int

@@ -35,7 +35,9 @@ class Judgement(enum.Enum):
 def judge_checkpoint(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]], batch: int
 ) -> Judgement:
-    """Return the next step for a decided checkpoint, given the states of its open parts and the current micro-batch.
+    """Return the next step for a decided checkpoint.
+
+    It depends on the states of the checkpoint's open parts, and on the number of the current micro-batch.
 
     Raises
     ------

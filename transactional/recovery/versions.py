@@ -115,7 +115,7 @@ def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
 
 
 def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> None:
-    """If the run recorded a topic id, check that a write's rows are in this topic. The topic may have since been re-created."""
+    """If the run recorded a topic id, check that a write's rows are in this topic. It may have been created again since."""
     changed = other_topics(ledger, targets, route)
     if changed:
         raise _other_target(ledger, changed)

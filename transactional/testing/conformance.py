@@ -48,8 +48,8 @@ class SinkConformance(GoldenHandles):
         A folder with handles from released versions of the sink, one JSON file each, sorted by name from old to new. The
         tests check that the current version understands them.
     keyed_by_data : Collection[str]
-        Names of those items of a handle that are dicts with data as keys, such as names of topics. Only the values in these
-        dicts are compared with `golden_handles`.
+        Names of a handle's items that are dicts whose keys are data, such as topic names. In these dicts, only the values are
+        compared with `golden_handles`, not the keys.
 
     Examples
     --------

@@ -50,8 +50,8 @@ class StoreMatrix:
     Attributes
     ----------
     cannot : Collection[tuple[str, str]]
-        Pairs (damage, moment) that your store can't detect; the pair ("older copy", "another prefix") is also allowed. The
-        tests assert that the query continues in these cases. Mention them in your docs.
+        Pairs (damage, moment) that your store can't detect. The pair ("older copy", "another prefix") is also allowed. The
+        tests assert that the query continues in these cases. List the cases in your docs.
     comesBack : bool
         True if `putBack` can restore the store after `remove` and after `replace`. Then the query must continue.
     """
