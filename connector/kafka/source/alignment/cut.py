@@ -14,7 +14,7 @@ __all__ = ["Cut", "lineage_of"]
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut up to which the query has read all rows. A cut has one mark of each channel; these agree on barriers.
+    """The newest cut up to which the query has read all rows. A cut has one mark per channel; these marks agree on barriers.
 
     Parameters
     ----------

@@ -669,7 +669,7 @@ def test_a_channel_that_comes_while_a_cut_is_read_waits_for_the_cut() -> None:
     d.rows(5).mark(origin(1))
     query.go_on()
     more = {"subscribe": "a,b,d", "alignOn": "a-marks,b-marks,d-marks"}
-    refused(query.run(**more), "d-marks.*is still reading up to a barrier that was chosen without")
+    refused(query.run(**more), "d-marks.*is still reading up to a barrier that was chosen before this topic")
     query.run(**given)
     while query.ask() is not None:
         query.go_on()
