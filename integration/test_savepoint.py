@@ -359,7 +359,7 @@ def test_a_topic_that_the_restored_query_does_not_read_any_more_is_left_behind_o
     assert answer(capsys, "restore", saved.path, new, "--no-claim", "--yes")[0] == 0
     with moved:
         moved.start()
-        assert "can't be found any more" in moved.wait_failed(), "the source's own lock"
+        assert "can no longer be found" in moved.wait_failed(), "the source's own lock"
         tolerant = {**job.source, "failOnDataLoss": "false"}
         moved.start(source=tolerant)
         problem = moved.wait_failed()

@@ -32,7 +32,7 @@ class _Idle:
 
 _lock = threading.Lock()
 
-# One idle admin per worker process. It remembers addresses and the longest timeout, but nothing about
+# One idle admin per process. It remembers addresses and the longest timeout, but nothing about
 # transactions. The process id is part of the key, because a connection does not survive a fork.
 _idle: dict[tuple[Any, ...], _Idle] = {}
 

@@ -59,11 +59,12 @@ class StableEnd:
     stable : int
         The last stable offset. Every transaction with rows before this offset has ended.
     cut_at : int or None
-        The offset from which on the log was replaced, if that offset is before the witness's offset; else None.
+        If the log was replaced from an offset on that is before the witness's offset: that first offset. Else None.
     aborted : Mapping[int, tuple[int, ...]] or None
-        Producer id → the first offset of each transaction of the producer that was aborted at or after the witness's offset.
-        If `stable` is after that offset, every such transaction that began before that offset is included. None if the
-        leader sent no list, as can happen if the offset is only in remote storage. None is no evidence of a commit.
+        Producer id → the first offset of each of its transactions that were aborted at or after the witness's offset. If
+        `stable` is after the witness's offset, no such transaction that began before the witness's offset is missing. If the
+        leader sent no list, this is None, which does not prove a commit. That can happen if the offset is only in remote
+        storage.
     leader_epoch : int
         The leader's epoch that the request named. A broker that knows of a newer leader refuses such a request.
     """

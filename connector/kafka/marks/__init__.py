@@ -1,1 +1,4 @@
-"""Marks: records of where a query's checkpoints end in its output topic, for queries that read whole checkpoints."""
+"""Marks: records that say where a query's checkpoints end in its output topic.
+
+Other queries use them to read whole checkpoints.
+"""

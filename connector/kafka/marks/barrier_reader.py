@@ -1,4 +1,4 @@
-"""Read a barrier topic as it grows. *Driver's source process*."""
+"""Read new records of a barrier topic. *Driver's source process*."""
 
 from __future__ import annotations
 

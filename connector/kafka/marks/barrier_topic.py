@@ -27,7 +27,7 @@ __all__ = ["BarrierTopic", "newest_mark", "stable_ends"]
 SETTINGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete"}
 """The settings of a new barrier topic. The brokers' retention decides how long marks are kept.
 
-The topic is not compacted. If a checkpoint has two records, compaction would keep the last, but readers use the first.
+The topic is not compacted. If a checkpoint has two records, readers use the first, but compaction would keep only the second.
 """
 
 OPTION: Final = "barrierTopic"
@@ -35,7 +35,7 @@ OPTION: Final = "barrierTopic"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
 
 TAIL: Final = 64
-"""The search for the newest mark begins this many offsets before the end. Some offsets may have no record (compaction)."""
+"""The search for the newest mark begins this many offsets before the end of the topic. Offsets without a record also count."""
 
 CREATE_SECONDS: Final = 30.0
 
@@ -121,7 +121,7 @@ class BarrierTopic:
         confirm: Callable[[], None],
         deadline: Deadline,
     ) -> None:
-        """Write a checkpoint's mark. Call this when the checkpoint's rows can be read, and before any later row is written.
+        """Write a checkpoint's mark. Call this when readers can see the checkpoint's rows, before any later row is written.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ def stable_ends(
 ) -> tuple[dict[str, str], dict[Partition, int]]:
     """Return a topic's id, and the last stable offset of each partition.
 
-    Wait until each offset is at least the partition's offset in the mark `newest`, and above the partition's offset in `rows`.
+    Wait until each offset is at least the partition's offset in `newest`, and greater than the partition's offset in `rows`.
     """
 
     def look() -> tuple[dict[str, str], dict[Partition, int]] | None:
@@ -216,15 +216,15 @@ def stable_ends(
     stable = backing_off(deadline, admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
     if stable is None:
         reason = (
-            f"the brokers do not report the ends of {topic}, or report ends before those of its newest mark, or readers can't "
-            "see all rows of the checkpoint because another writer has an open transaction"
+            f"the ends of {topic} are not known. Either the brokers do not report them, or report ends before those of the "
+            "newest mark. Or another writer's open transaction hides rows of the checkpoint from readers"
         )
         raise RetriableError("KAFKA_TIMEOUT", reason=reason)
     return stable
 
 
 def newest_mark(settings: Mapping[str, Any], topic: str, *, exact: bool = False) -> Mark | None:
-    """Return the mark of the newest checkpoint in a barrier topic, or None. With `exact`, consider only exact marks."""
+    """Return the newest checkpoint's mark in a barrier topic; None if there is none. If `exact`, skip marks that are not."""
     reader = BarrierReader({**settings, "group.id": "barrier-kafka-marks"}, topic)
     try:
         first, end = reader.range()

@@ -1,4 +1,4 @@
-"""A channel: the marks of one barrier topic, in order, as a query that follows the topic reads them."""
+"""A channel: the marks of one barrier topic, in their order, for a query that follows the topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ends = Mapping[Partition, int]
 
 @dataclass(frozen=True)
 class Passed:
-    """The last mark of a channel that a query has read past. The query's offsets store this record.
+    """A mark up to which a query has read all rows: the last such mark of its channel. The query's offsets store this record.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Followed:
 
     @property
     def timestamp(self) -> int:
-        """The time of the decision about the mark's checkpoint, in milliseconds since the epoch."""
+        """When the mark's checkpoint was decided, in milliseconds since the epoch."""
         return self.checkpoint.timestamp
 
     @property
@@ -89,13 +89,13 @@ class Followed:
 
     @property
     def passed(self) -> Passed:
-        """The `Passed` record of this mark, which the query's offsets store once the query has read past it."""
+        """The `Passed` record of this mark. The query's offsets store it when the query has read all rows up to the mark."""
         mark = self.checkpoint
         return Passed(mark.query, mark.checkpoint, self.offset, mark.lineage)
 
 
 def marks_within(marks: Sequence[Followed], positions: Ends) -> int:
-    """Return how many of these marks the positions have reached in all of the marks' partitions.
+    """Return how many of these marks are reached: in every partition, the position is at or after the mark's offset.
 
     These are always the first marks, because a mark's offsets are never lower than those of an earlier mark (`Channel.add`).
     """
@@ -105,7 +105,7 @@ def marks_within(marks: Sequence[Followed], positions: Ends) -> int:
 
 
 def marks_before(marks: Sequence[Followed], positions: Ends) -> int:
-    """Return how many of these marks have a lower offset than the position in at least one partition.
+    """Return how many of these marks are overtaken: in at least one partition, the position is after the mark's offset.
 
     These are always the first marks, because a mark's offsets are never lower than those of an earlier mark.
     """
@@ -133,25 +133,25 @@ class Channel:
     at : Passed or None
         The last mark that the query has passed; None if it has passed none.
     begin : Ends
-        The query's positions in the data topics that the marks describe. If `at` is None, the channel skips marks until one is
-        not before these positions in any partition.
+        The query's positions in the topics that the marks describe. If `at` is None, the channel begins with the first mark
+        that is at or after the query's position in every partition, and skips earlier marks.
     tail : bool
-        Whether only the newest marks count, because the caller looks for the newest cut. If a mark does not follow the previous
-        mark, the channel drops the marks before it and begins again, instead of raising ``MARKS_DISAGREE``.
+        Whether the caller needs only the newest marks, to find the newest cut. Then a mark that does not follow the previous
+        mark raises no ``MARKS_DISAGREE``: the channel drops the earlier marks, and begins again with this mark.
 
     Attributes
     ----------
     ahead : list[Followed]
-        The marks after `at` at which the query can stop (`CheckpointMark.exact`), in order.
+        The marks after `at`, in order, but only those at which the query can stop (`CheckpointMark.exact`).
     newest : Passed or None
         The newest mark of the channel, exact or not.
     is_exact : bool
         Whether the query can stop at `newest`.
     ids : Mapping[str, str]
-        The names of the channel's topics → their ids, from the newest mark.
+        The name of each topic that the newest mark describes → the topic's id.
     at_ends : Ends or None
-        For each partition, the offset that the mark `at` names: the first offset after the checkpoint's rows. None if the
-        mark's record was not read.
+        For each partition, the offset that the mark `at` names: the checkpoint's rows are before it. None if this channel has
+        not read the mark's record.
     size : int
         The total size of the marks in `ahead`, in bytes.
     """
@@ -199,7 +199,7 @@ class Channel:
             self.size += len(followed.value)
 
     def _read_again(self, at: Passed, mark: Mark) -> None:
-        """Take the offsets and the topic ids from the last mark that the query has passed."""
+        """Read the mark `at` again: set the offsets and the topic ids that `at` does not store."""
         new = mark.checkpoint
         if new.checkpoint != at.checkpoint:
             reason = (
@@ -250,7 +250,7 @@ class Channel:
         return None
 
     def pass_to(self, at: Passed) -> bool:
-        """Move to a mark in `ahead`. Return False if the mark is not there: then the channel has to be read again."""
+        """Make a mark in `ahead` the last passed mark. Return False if it is not in `ahead`: read the channel again then."""
         if self.at == at:
             return True
         for index, followed in enumerate(self.ahead):

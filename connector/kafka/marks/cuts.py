@@ -1,4 +1,4 @@
-"""Pure functions that find cuts. A cut is one mark of each channel; channels with a common origin agree on its barrier.
+"""Find cuts. Pure. A cut has one mark of each channel; marks with a common origin contain the same barrier of that origin.
 
 In a channel, later marks never contain older barriers. So if you have two cuts and take the later of the two marks of each
 channel, you get a cut again. The same holds for the earlier marks. So there is a newest cut, and a first cut after each mark.
@@ -36,7 +36,7 @@ class Marked(Protocol):
 
     @property
     def timestamp(self) -> int:
-        """The time of the decision about the mark's checkpoint, in milliseconds since the epoch."""
+        """When the mark's checkpoint was decided, in milliseconds since the epoch."""
 
 
 def next_cut(
@@ -44,8 +44,8 @@ def next_cut(
 ) -> dict[str, int] | None:
     """Return the first cut after the current cut; None if there is none yet.
 
-    The result has, for each channel, the number of marks in `ahead` to pass, which is at least the number in `least`. If
-    unrelated channels have different first cuts, the oldest of these cuts is returned.
+    The result maps each channel to the number of its marks in `ahead` that the cut passes. This number is at least the
+    channel's number in `least`. If unrelated channels have different first cuts, the oldest of these cuts is returned.
     """
     starts = [least] if any(least.values()) else [{**least, channel: 1} for channel in sorted(at)]
     found = [cut for start in starts if (cut := cut_behind(at, ahead, start)) is not None]
@@ -61,8 +61,8 @@ def newest_cut(
 ) -> dict[str, int] | None:
     """Return the newest cut after the current cut; None if there is none yet.
 
-    As in `next_cut`, the result has, for each channel, the number of marks in `ahead` to pass. If `most` is given, this number
-    is at most the channel's number in `most`.
+    As in `next_cut`, the result maps each channel to the number of its marks in `ahead` that the cut passes. If `most` is
+    given, this number is at most the channel's number in `most`.
     """
     cut = dict(most) if most is not None else {channel: len(marks) for channel, marks in ahead.items()}
     while True:
@@ -103,7 +103,7 @@ def cut_behind(
 
 
 def first_with(marks: Sequence[Marked], barriers: Lineage, start: int = 0) -> int:
-    """Return the index of the first mark, from `start` on, that contains no older barrier than `barriers`.
+    """Return the index of the first mark, from `start` on, whose barriers are all at least as new as those in `barriers`.
 
     If there is none, return the number of marks.
     """
@@ -111,12 +111,12 @@ def first_with(marks: Sequence[Marked], barriers: Lineage, start: int = 0) -> in
 
 
 def are_related(lineages: Sequence[Lineage]) -> bool:
-    """Return whether any two of the lineages have a common origin, so that their channels have to agree."""
+    """Return whether any two of the lineages have a common origin. If so, their channels have to agree on barriers."""
     return len({origin for lineage in lineages for origin in lineage}) < sum(map(len, lineages))
 
 
 def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | None:
-    """Return the origin whose barriers set the pace of channels that have to agree; None if no single origin does."""
+    """Return the origin whose barrier numbers decide where a lagging query stops; None if no single origin does."""
     counted = Counter(origin for lineage in lineages.values() for origin in lineage)
     topics = [origin for origin in counted if "/" in origin]
     shared = [origin for origin, channels in counted.items() if channels > 1]
@@ -128,8 +128,8 @@ def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | N
 def by_roundness(numbers: Iterable[int]) -> list[int]:
     """Return barrier numbers, sorted by the highest power of two that divides them, then by size, both descending.
 
-    A query that lags far behind need not stop at each barrier. But if two queries follow the same origin and a third query
-    joins their outputs, the first two must sometimes stop at the same barriers. So all queries prefer the same numbers.
+    A query that lags far behind may skip barriers. But if a third query joins the outputs of two queries with the same origin,
+    these two must sometimes stop at the same barriers. So all queries prefer the same numbers.
     """
     return sorted(numbers, key=lambda number: (number & -number, number), reverse=True)
 

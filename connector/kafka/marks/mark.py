@@ -1,4 +1,4 @@
-"""A mark, as it is written to a barrier topic: where one checkpoint of a query ends in the query's output topic."""
+"""The record of a mark in a barrier topic. A mark says where one checkpoint of a query ends in the query's output topic."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Mark:
     ----------
     checkpoint : CheckpointMark
     ends : Mapping[Partition, int]
-        For each partition, an offset that is after all rows of this checkpoint and of earlier ones, but not after any row of
-        a later checkpoint.
+        For each partition, the offset between this checkpoint and the next: all rows of this checkpoint and of earlier ones
+        are before the offset, and no row of a later checkpoint is.
     ids : Mapping[str, str]
-        The names of the topics → their ids.
+        The name of each topic in `ends` → the topic's id.
     """
 
     checkpoint: CheckpointMark

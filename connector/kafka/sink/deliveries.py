@@ -34,7 +34,7 @@ FLUSH_SECONDS: Final = 0.25
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL"})
-"""Errors that follow an earlier one and don't give the reason."""
+"""Errors that only result from an earlier error, and do not name its reason."""
 
 
 class Deliveries:

@@ -36,7 +36,7 @@ class Answer(enum.Enum):
     ENDED = "it ended as asked, now or earlier"
     RETRY = "nothing yet; ask again"
     FIND_COORDINATOR = "nothing yet; find its coordinator, which may have moved, and ask again"
-    JUDGE = "this request did not end it; the coordinator's state or the partitions' logs show how it ended"
+    JUDGE = "this request did not end it; ask the coordinator and the partitions how it ended"
     REFUSED = "an operator has to act"
 
 

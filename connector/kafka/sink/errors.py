@@ -74,6 +74,6 @@ def refusal(code: int) -> str:
     if code == CLUSTER_DENIED:
         return (
             "this user lacks CLUSTER_ACTION on the cluster (from Kafka 3.8 on, ALTER is enough). Grant this right, and "
-            "start the query again: it writes the marker. Then you can take the right away"
+            "start the query again: it writes the marker. After that, you can revoke the right"
         )
     return f"the leader refused it: {error_name(code)}"

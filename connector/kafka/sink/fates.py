@@ -92,8 +92,8 @@ class Whole:
     ----------
     state : HandleState
     ongoing : bool
-        Whether Kafka's transaction coordinator still reports the transaction as open. It would then obey a commit request, even
-        if rows of the transaction are gone.
+        Whether Kafka's transaction coordinator still reports the transaction as open. If so, it would obey a commit request,
+        even if rows of the transaction are gone.
     divided : bool
         Whether the partitions contradict each other: some of the transaction's rows can be read, others never will be.
     doubt : Hashable
@@ -140,7 +140,8 @@ def ended_fates(
     partitions : PartitionAdmin
     transactions : Sequence[Prepared]
     together : bool
-        Whether the transactions were open at the same time. Then one request for each partition's last witness is enough.
+        Whether the transactions were open at the same time. If they were, one request per partition is enough: for its last
+        witness.
     ask_leaders : bool
         Whether to ask the leaders which transactions are open. If False, a transaction counts as open until the stable offset
         is above the witness's offset.

@@ -91,8 +91,8 @@ def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -
     if commit is None or above not in (0, 1) or (commit and above and version < 5):
         raise _stopped(
             transaction,
-            "the coordinator no longer knows how the transaction ended. An administrator who knows the outcome can write the "
-            "marker. To continue the query without it, set a new transactionalIdPrefix",
+            "the coordinator no longer knows how the transaction ended. If you know the outcome, let an administrator "
+            "write the marker. If not, set a new transactionalIdPrefix: the query then continues without the marker",
         )
     code = partitions.write_marker(
         transaction.partition,

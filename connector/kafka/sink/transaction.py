@@ -52,7 +52,7 @@ ROLLBACK_SECONDS: Final = 5.0
 """Time limit of a failed task's abort. If the abort does not finish in time, the next sweep aborts the transaction."""
 
 ABANDONED_AT_MOST: Final = 8
-"""The largest number of producers that a worker keeps because their abort failed. Each has a few threads."""
+"""The largest number of producers that a process keeps because their abort failed. Each has a few threads."""
 
 DEFAULT_MESSAGE_SECONDS: Final = 300.0
 """Time limit of a row's delivery with at-least-once, which has no transaction timeout. It is librdkafka's default."""

@@ -33,7 +33,7 @@ class OffsetBound:
 
 @dataclass(frozen=True)
 class TimeBound:
-    """A bound that is given as a time: the first row that is not older than this time.
+    """A bound that is given as a time. It means the first row that is not older than this time.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ Bound = OffsetBound | TimeBound
 
 
 def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
-    """Refuse a bound by partition that does not name exactly the partitions to read."""
+    """If a bound has one value per partition, refuse it unless it names exactly the partitions to read."""
     if not isinstance(bound.at, Mapping):
         return
     known = set(partitions)
@@ -104,7 +104,7 @@ def check_reach(bound: OffsetBound, wanted: Positions, earliest: Positions, late
         raise wrong_partitions(
             bound.option,
             shown,
-            f"offsets that exist ({there}; -2 is the first row that is left, -1 the end). Rows may have expired, or the topic "
+            f"offsets that exist ({there}; -2 is the first remaining row, -1 the end). Rows may have expired, or the topic "
             "was created again. With failOnDataLoss=false the query reads the rows that exist",
             outside,
         )

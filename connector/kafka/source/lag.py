@@ -1,4 +1,4 @@
-"""The lag of a query's ``barrier-kafka`` sources behind their topics, with the names that Spark's Kafka source uses.
+"""How far a query's ``barrier-kafka`` sources lag behind their topics, under the names that Spark's Kafka source uses.
 
 Spark takes no metrics from a Python source (``metrics: {}`` in its progress). But the progress has the source's position
 (``endOffset``) and the latest offsets of the brokers (``latestOffset``), from which the lag is computed here.

@@ -61,7 +61,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True)
 class Loss:
-    """Rows lost in one partition. There, a micro-batch does not begin where the previous micro-batch ended.
+    """Rows lost in one partition. In this partition, a micro-batch does not begin where the previous micro-batch ended.
 
     Parameters
     ----------
@@ -141,15 +141,15 @@ class SourceOffset:
     min_pause : int
         Milliseconds from the end of a checkpoint to the next barrier.
     planned : tuple[SourceOffset, ...]
-        The ends of the micro-batches that must follow. A rewind records them, because these micro-batches were picked
-        before, and parts of them are committed. A planned end contains no planned ends. The digest of a micro-batch does not
-        include them.
+        The ends that the next micro-batches must have. A rewind records them: these micro-batches had already been picked
+        before the rewind, and some of their rows are committed. A planned end has no planned ends itself. The digest of a
+        micro-batch does not cover planned ends.
     lost : Mapping[Partition, Loss]
         Partitions in which the micro-batch does not begin where the previous one ended (``failOnDataLoss=false``).
         They are recorded so that a replay has the same ranges, and so that people can see what was lost.
     gone : Mapping[str, SetAside]
-        Topic → its partitions that could not be found, and so counted as lost. If they are found again, they must not be
-        read from their first row again.
+        Topic → its partitions that could not be found, and so counted as lost. If they are found again, reading continues at
+        these positions, and not at their first rows.
     reordered : bool
         Whether several tasks may read one partition's rows (``allowReordering``). If so, the order of the written rows is not
         guaranteed.

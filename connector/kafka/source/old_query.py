@@ -76,7 +76,7 @@ class OldQuery:
         The micro-batch that was started but not committed; None if there is none.
     sources : Sequence[OldSource]
     metadata : str
-        The metadata line for the new offset log, with `watermark`.
+        The metadata line for the new offset log. Its watermark is `watermark`.
     watermark : int
         The watermark for the next micro-batch, in milliseconds since 1970; 0 if there is none.
     has_state : bool

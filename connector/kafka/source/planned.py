@@ -26,7 +26,7 @@ def line_of(options: Mapping[str, str]) -> SourceLine:
 
 
 def check_bounds(options: Mapping[str, str]) -> None:
-    """Check that bounds by partition name exactly the existing partitions. Without such a bound, do not ask the brokers."""
+    """If a bound has one value per partition, ask the brokers, and check that it names exactly the existing partitions."""
     read = parse_read_options(options, "stream")
     bounds = [bound for bound in (read.starting, read.ending) if isinstance(bound.at, Mapping)]
     if bounds:

@@ -234,7 +234,7 @@ READ_OPTIONS = OptionTable(
             "alignment",
             "exactly-once",
             as_choice("exactly-once", "at-least-once", "unaligned"),
-            "With alignOn. exactly-once: the query reads no row after a barrier before it has closed the checkpoint of that "
+            "With alignOn. exactly-once: the query reads no row after a barrier until it has closed the checkpoint of that "
             "barrier. at-least-once: no row waits, and a checkpoint names the newest complete barriers. unaligned: the query "
             "takes the checkpoint at the first mark of a barrier, and records which topics are late.",
         ),

@@ -158,7 +158,7 @@ class TopicReader:
         return offsets
 
     def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Return, per partition, the offset of the first row at or after a time (milliseconds since 1970); None if none is."""
+        """Return, per partition, the offset of the first row at or after a time (milliseconds since 1970); None without one."""
         offsets = self._offsets(times)
         return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
@@ -190,7 +190,7 @@ class TopicReader:
                 owner="barrier-kafka",
                 option=bound.option,
                 value=shown,
-                expectation="a time that is not after the last row of any partition. With "
+                expectation="a time that is not after the partition's last row. With "
                 "startingOffsetsByTimestampStrategy=latest, reading begins at the end of these partitions",
                 partitions=[str(partition) for partition in none],
             )

@@ -1,4 +1,4 @@
-"""Decides where a micro-batch may end if its query follows other queries' barriers, and which cut it reaches there. Pure."""
+"""For a query that follows other queries' barriers: where a micro-batch may end, and which cut it reaches there. Pure."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Aim:
     Parameters
     ----------
     ends : Positions
-        The latest ends that the micro-batch may have.
+        For each partition, the highest offset at which the micro-batch may end.
     cut_at : Callable[[Positions], Cut]
         Returns the query's `Cut` at the end that was picked for the micro-batch.
     closes_at_cuts : bool
         Whether the micro-batch may carry a barrier only if its cut is exact.
     is_last : bool
-        In a run that ends by itself (availableNow): whether the run ends at `ends`.
+        Whether a run that ends by itself (availableNow) ends when it has read up to `ends`.
     """
 
     ends: Positions
@@ -89,10 +89,10 @@ def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
 
 
 def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
-    """Return the aim for ``alignment=unaligned``: take the checkpoint at a barrier's first mark, or `timeout_ms` later.
+    """Return the aim for ``alignment=unaligned``: wait at most `timeout_ms` for the other marks of a barrier.
 
-    `Cut.late` records the channels in which the query has not reached the barrier's mark by then. If `restored`, the query
-    first reads these channels up to the marks that an earlier run recorded.
+    The time counts from the barrier's first mark. Then the query takes the checkpoint, and `Cut.late` records the channels in
+    which it has not reached the barrier's mark. If `restored`, it first reads the late channels that an earlier run recorded.
     """
     if restored and (late := late_targets(outlook)):
         return Aim(_capped(outlook, {**outlook.begin, **late}), lambda end: _overtaken(outlook, end, outlook.cut.taken))
@@ -121,14 +121,14 @@ def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
 
 
 def late_targets(outlook: Outlook) -> dict[Partition, int]:
-    """Return where the rows of the late channels end, as far as known; empty if all of these rows have been read."""
+    """Return the offsets at which the late channels' marks lie, as far as known; empty if all rows before them were read."""
     marks = {name: mark for name, mark in _marks_of(outlook, outlook.cut.taken).items() if name in outlook.cut.late}
     ends = _ends(outlook, marks)
     return ends if any(end > outlook.begin.get(partition, 0) for partition, end in ends.items()) else {}
 
 
 def _fresh(outlook: Outlook) -> list[Followed]:
-    """Return each channel's first mark whose barrier has no checkpoint yet."""
+    """Return, for each channel, the first mark with a barrier for which no checkpoint was taken yet."""
     found = []
     for marks in outlook.ahead.values():
         mark = next((mark for mark in marks if _is_beyond(mark.lineage, outlook.cut.taken)), None)
@@ -148,7 +148,7 @@ def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
-    """Return, for each barrier topic, the first mark that contains the barriers in `taken`; None if it has not arrived.
+    """Map each barrier topic to its first mark that contains the barriers in `taken`; None if it has not arrived.
 
     Channels in which the query has already passed that mark are left out.
     """
@@ -169,7 +169,7 @@ def _contains(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partition, int]:
-    """Return each partition's offset at its mark, or the query's position if that is later. Marks that are None are skipped."""
+    """Return, per partition, the mark's offset or the query's position, whichever is later. Skip marks that are None."""
     found: dict[Partition, int] = {}
     for name, mark in marks.items():
         if mark is not None:
@@ -178,7 +178,7 @@ def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partit
 
 
 def _overtaken(outlook: Outlook, end: Positions, taken: Lineage) -> Cut:
-    """Return the cut at `end` after the barriers in `taken`. It records channels whose mark lies after `end` as late."""
+    """Return the cut at `end` if `taken` are the taken barriers. Channels whose mark is after `end`, or missing, are late."""
     marks = _marks_of(outlook, taken) if taken else {}
     late = {
         name: None if mark is None else mark.checkpoint.checkpoint
@@ -193,5 +193,5 @@ def _is_reached(targets: Positions, end: Positions) -> bool:
 
 
 def _capped(outlook: Outlook, targets: Positions) -> Positions:
-    """Return each partition's visible end or target, whichever is earlier; without a target, the query's position."""
+    """Return, per partition, the visible end or the target, whichever is earlier. A missing target is the query's position."""
     return {p: min(offset, targets.get(p, outlook.begin.get(p, 0))) for p, offset in outlook.visible.items()}

@@ -33,13 +33,13 @@ AT_ONCE: Final = 1000
 """Maximum number of records that one call reads from a barrier topic."""
 
 MOST_BYTES: Final = 16 << 20
-"""Maximum bytes of marks in memory; more if these contain no cut. A mark is large if it names thousands of partitions."""
+"""Maximum size of the marks in memory, in bytes. If they contain no cut, more are read. A mark of many partitions is large."""
 
 MOST: Final = 20_000
-"""Maximum number of marks in memory; more if these contain no cut."""
+"""Maximum number of marks in memory. If they contain no cut, more are read."""
 
 TAIL: Final = 64
-"""To find the newest cut, a new query first reads this many offsets at the end of each barrier topic."""
+"""To find the newest cut, a new query first reads the last records of each barrier topic: this many offsets."""
 
 WARN_MS: Final = 60_000
 """Minimum milliseconds between two warnings that the marks do not agree."""
@@ -50,7 +50,7 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """The channels that one query follows. Marks in memory may be lost: the query's offsets record which marks it has passed.
+    """The channels that one query follows. Marks in memory can be read again: the offsets record which were passed.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Alignment:
     # -- before the first row ---------------------------------------------------------------------------------------
 
     def check(self, admin: AdminClient, ids: Mapping[str, str]) -> None:
-        """Check that the barrier topics exist, and that their newest marks are about the topics to read. *At* ``load()``."""
+        """Check that the barrier topics exist, and that their newest marks describe the topics to read. *At* ``load()``."""
         try:
             self._read_tails(self._reader(admin), TAIL)
             self._is_covered(ids)
@@ -102,7 +102,7 @@ class Alignment:
     def newest(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return the newest cut that does not go past the positions `within`: its ends and its `Cut`. None if there is none."""
+        """Return the newest cut that is not after the positions `within`, as its ends and its `Cut`; None if there is none."""
         topics, length = self._reader(admin), TAIL
         try:
             while True:
@@ -121,7 +121,7 @@ class Alignment:
             self.close()
 
     def _read_tails(self, topics: TopicReader, length: int) -> bool:
-        """Read the last `length` offsets of each barrier topic. Return whether the topics hold nothing before them."""
+        """Read the last `length` offsets of each barrier topic. Return whether these are all offsets of the topics."""
         self.close()
         first = self._begins(topics)
         for name in self._align.topics:
@@ -134,8 +134,8 @@ class Alignment:
     def aim(self, available: Available, admin: AdminClient, limit: int | None, *, ends: bool, at_once: bool) -> Aim:
         """Return where the next micro-batch may end. *Once per trigger, after the visible offsets are known*.
 
-        The marks are read after `available` was computed. If a query writes a row after a mark, the row becomes visible only
-        after the mark. So no mark before a visible row is missing.
+        The marks are read after `available` was computed. If a query writes a mark and then a row, the row becomes visible only
+        after the mark. So all marks before the rows in `available` can be read here.
         """
         before, mode = available.before, self._align.mode
         if ends and self._final is None and mode == "exactly-once":
@@ -274,7 +274,7 @@ class Alignment:
         return not silent
 
     def _warn(self, aim: Aim, outlook: Outlook) -> None:
-        """If there are rows to read but none may be read, log the reason, at most once per `WARN_MS`."""
+        """If rows are visible but the query may not read them yet, log the reason, at most once per `WARN_MS`."""
         if aim.ends != outlook.begin or all(offset <= outlook.begin.get(p, 0) for p, offset in outlook.visible.items()):
             self._blocked_since = self._warned = None
             return
@@ -297,7 +297,7 @@ def _place(name: str, channel: Channel) -> str:
     mark = channel.newest
     if mark is None:
         return f"{name} has no mark"
-    stop = "" if channel.is_exact else ", a mark that can't be used because the query that wrote it reads past barriers"
+    stop = "" if channel.is_exact else ", where this query can't stop: the checkpoint has rows after these barriers"
     return f"{name} is at checkpoint {mark.checkpoint} with the barriers {dict(mark.lineage)}{stop}"
 
 

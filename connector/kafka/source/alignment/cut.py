@@ -14,24 +14,24 @@ __all__ = ["Cut", "lineage_of"]
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut up to which the query has read all rows. A cut is one mark of each channel; these marks agree on barriers.
+    """The newest cut up to which the query has read all rows. A cut has one mark per channel; these marks agree on barriers.
 
     Parameters
     ----------
     marks : Mapping[str, Passed]
-        Barrier topic → the mark of its channel; empty before the first cut.
+        Barrier topic → the cut's mark in this topic; empty before the first cut.
     exact : bool
         Whether the query has read no row after the cut.
     toward : Mapping[str, int]
-        The next cut, to which the query is reading now: barrier topic → the checkpoint of its mark. A new run reads to the
-        same cut, because some rows before this cut have been read already.
+        Barrier topic → the checkpoint of its mark in the next cut, to which the query is reading now. A restarted query reads
+        to the same cut, because it has already read some of the rows before that cut.
     taken : Lineage
         The newest barriers for which a checkpoint was taken, perhaps before all of their marks had arrived
         (``alignment=unaligned``).
     late : Mapping[str, int or None]
-        The channels in which the query has not reached the mark of a barrier in `taken`: barrier topic → the checkpoint of
-        that mark, or None if the mark has not arrived. The rows up to the mark also belong to the barrier (Flink's channel
-        state), and a new run reads these rows first.
+        Only channels in which the query has not reached the mark of the barriers in `taken`: barrier topic → the checkpoint
+        of that mark, or None if the mark has not arrived. The rows before the mark also belong to these barriers (Flink's
+        channel state). A restarted query reads these rows first.
     waited : Mapping[str, int]
         Barrier topic → how many milliseconds its mark waited for the marks of other channels. Only for display.
     """

@@ -1,4 +1,4 @@
-"""The situation of a query that follows other queries' barriers: their marks, its position, and the readable offsets. Pure."""
+"""What a query that follows barriers knows before a micro-batch: marks, its position, and the readable offsets. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Outlook:
     limit : int or None
         The maximum number of offsets in a micro-batch.
     final : Mapping[str, int] or None
-        Barrier topic → the checkpoint of the last mark to read, in a run that ends by itself; None in other runs.
+        In a run that ends by itself: barrier topic → the checkpoint of the last mark to read. None in other runs.
     """
 
     channels: Mapping[str, Channel]
@@ -86,7 +86,7 @@ class Outlook:
         return found
 
     def least(self) -> dict[str, int]:
-        """Return, for each barrier topic, the fewest marks that a cut must pass to be at or after the query's position."""
+        """Map each barrier topic to how many marks a cut must at least pass to be at or after the query's position."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
@@ -96,7 +96,7 @@ class Outlook:
         return found
 
     def has_cut(self) -> bool:
-        """Return whether the marks in memory contain the cut to which the query is reading; if it has none yet, any cut."""
+        """Return whether the marks in memory contain the cut to which the query is reading, or any cut if there is none yet."""
         if self.cut.toward:
             newest = {
                 name: channel.newest.checkpoint if channel.newest else 0 for name, channel in self.channels.items()
@@ -105,7 +105,7 @@ class Outlook:
         return next_cut(self.at, self.ahead, self.least()) is not None
 
     def newest(self) -> dict[str, int] | None:
-        """Return the newest cut, not before the query's position, whose rows can all be read now; None if there is none."""
+        """Return the newest cut at or after the query's position whose rows can all be read now; None if there is none."""
         most = {name: marks_within(marks, self.of(name, self.visible)) for name, marks in self.ahead.items()}
         cut, least = newest_cut(self.at, self.ahead, most), self.least()
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
@@ -122,7 +122,7 @@ class Outlook:
         return Cut(marks, exact=True, waited=self.waits(cut))
 
     def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
-        """Return, for each barrier topic, how many milliseconds the marks of a cut waited for the last of them to arrive."""
+        """Map each barrier topic to how many milliseconds its mark waited for the cut's last mark; omit those that did not."""
         seen = {name: self.ahead[name][passed - 1].seen for name, passed in cut.items() if passed}
         last = max(seen.values(), default=0)
         return {name: last - at for name, at in seen.items() if last > at}

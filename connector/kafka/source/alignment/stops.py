@@ -15,23 +15,23 @@ FEW: Final = 8
 """If more marks than this are ahead, the query may pass several marks in one step. If not, it stops at each cut."""
 
 TRIED: Final = 32
-"""Maximum number of barriers to try as a stop, the roundest numbers first, before a smaller step is tried."""
+"""How many barriers to try as a stop, roundest numbers first. If none can be used, a smaller step is tried."""
 
 
 def resume(outlook: Outlook) -> dict[str, int]:
-    """Return the cut to which the query is already reading: by barrier topic, the number of marks that the cut passes."""
+    """Return the cut to which the query is already reading. It maps each barrier topic to the number of marks to pass."""
     new = sorted(outlook.channels.keys() - outlook.cut.toward.keys())
     if new:
         raise disagree(
             new[0],
-            "this query is still reading up to a barrier that was chosen without this topic. First start it with the previous "
-            "alignOn, and wait until it has reached that barrier",
+            "this query is still reading up to a barrier that was chosen before this topic was added to alignOn. Start the "
+            "query with the previous alignOn, wait until it has reached that barrier, and then add the topic",
         )
     cut = {}
     for name, checkpoint in outlook.cut.toward.items():
         if name not in outlook.channels:
             raise disagree(
-                name, "this query is still reading up to a mark in this topic, but alignOn no longer names the topic"
+                name, "this query is still reading up to a mark in this topic. Add the topic to alignOn again"
             )
         at = outlook.channels[name].at
         numbers = [mark.checkpoint.checkpoint for mark in outlook.channels[name].ahead]
@@ -42,13 +42,13 @@ def resume(outlook: Outlook) -> dict[str, int]:
         else:
             raise disagree(
                 name,
-                f"this query is still reading up to the mark of checkpoint {checkpoint}, which is not in the topic",
+                f"this query is still reading up to the mark of checkpoint {checkpoint}, which the topic no longer contains",
             )
     return cut
 
 
 def choose(outlook: Outlook) -> dict[str, int] | None:
-    """Return the next cut to read to. If many marks are ahead, return a later cut, at which other lagging queries also stop."""
+    """Return the next cut to read to. If many marks are ahead, choose a later cut at which other lagging queries also stop."""
     least = outlook.least()
     cut = next_cut(outlook.at, outlook.ahead, least)
     if cut is None:
@@ -88,7 +88,7 @@ def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> 
 
 
 def _each_rounded(outlook: Outlook, least: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a cut that picks each channel's roundest barrier; None if channels share an origin, and so have to agree."""
+    """Return a cut at each channel's roundest barrier; None if channels have a common origin, and so have to agree."""
     found = {}
     for name, all_marks in outlook.ahead.items():
         marks = all_marks[:window]

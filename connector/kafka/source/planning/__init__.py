@@ -1,1 +1,1 @@
-"""Plans the offsets that the next micro-batch reads: limits, barriers, losses."""
+"""Plans which offsets the next micro-batch reads: applies limits, adds barriers, finds lost rows."""

@@ -18,14 +18,13 @@ class Available:
     Parameters
     ----------
     before : SourceOffset
-        The end of the previous micro-batch, but with the positions at which reading continues.
+        The end of the previous micro-batch. If rows were lost, its positions are already after the lost rows.
     ends : Positions
         The offsets up to which the partitions can be read.
     first : Positions
-        The first offsets of partitions that `before` does not contain; 0 if missing.
+        The first offset of each partition that `before` does not contain. If a partition is missing here, it is 0.
     lost : Mapping[Partition, Loss]
-        The losses that the positions in `before` have already skipped. The next micro-batch records them, even if it has no
-        rows.
+        The losses that the positions in `before` skip. The next micro-batch records them, even if it has no rows.
     """
 
     before: SourceOffset

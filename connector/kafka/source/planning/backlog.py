@@ -1,4 +1,4 @@
-"""A stream's backlog: the rows that the brokers now hold for a query, and the rows that they have lost. *Driver*."""
+"""A stream's backlog: the rows that a query can read now, and the rows that were lost before it read them. *Driver*."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class Backlog:
         )(ask)
 
     def check_planned(self, before: SourceOffset, end: SourceOffset) -> None:
-        """Check, before an end that a rewind planned is used, that no topic was deleted or re-created."""
-        if self._options.fail_on_data_loss:  # if not, `left_of` leaves out the lost rows
+        """Check that no topic was deleted or re-created. Call this before you use an end that a rewind planned."""
+        if self._options.fail_on_data_loss:  # if failOnDataLoss=false, `left_of` leaves out the lost rows
             topics, standing = self._stand(before)
             _refuse_loss(standing, recreated_topics(end.ids, topics.ids), end)
 
@@ -179,7 +179,7 @@ class Backlog:
         if self.target is None:
             return Available(after, latest, first, lost)
         target = self.target
-        # A partition created after the target is left to the next run. A position after its target does not move.
+        # The next run reads partitions that were created after the target. A position after its target does not move.
         ends = {
             partition: min(offset, max(target.get(partition, 0), begin.get(partition, 0)))
             for partition, offset in latest.items()
@@ -196,7 +196,7 @@ class Backlog:
             raise StoreError(
                 "DATA_LOST",
                 reason=f"partitions that are new to this query have already lost their first rows: {shown}",
-                effect="then begins at the first row that is left, which is right if you added an older topic",
+                effect="then begins at the first remaining row, which is right if you added an older topic",
                 kind=Reason.EXPIRED.value,
                 partitions=[str(partition) for partition in lost],
             )

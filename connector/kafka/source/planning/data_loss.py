@@ -20,7 +20,7 @@ log = logging.getLogger("connector.kafka.data_loss")
 """Logs every loss as a warning. The logger's name is documented for users."""
 
 _ORDER: Final = (Reason.RECREATED, Reason.GONE, Reason.TRUNCATED, Reason.EXPIRED)
-"""If losses have several reasons, the first of these is reported."""
+"""If losses have several reasons, the reason that comes first here is reported."""
 
 _MESSAGES: Final = {
     Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}). Either the topic's "
@@ -28,12 +28,12 @@ _MESSAGES: Final = {
     Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): an unclean leader election lost rows",
     Reason.RECREATED: "{topics} was deleted and created again, so the offsets in the checkpoint now mean different rows "
     "({partitions})",
-    Reason.GONE: "partitions that the query has read can't be found any more ({partitions}): the topic was deleted, or the "
+    Reason.GONE: "partitions that the query has read can no longer be found ({partitions}): the topic was deleted, or the "
     "options now name different topics",
 }
 
 _EFFECTS: Final = {
-    Reason.EXPIRED: "then continues at the first row that is left",
+    Reason.EXPIRED: "then continues at the first remaining row",
     Reason.TRUNCATED: "then continues at the topic's end",
     Reason.RECREATED: "then reads the new topic from its first row",
     Reason.GONE: "then continues without them",
@@ -80,7 +80,7 @@ def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
 
 
 def check_joint(before: Positions, after: SourceOffset) -> None:
-    """Check that a micro-batch begins where the previous one ended, or records the rows lost between them."""
+    """Check that a micro-batch begins where the previous one ended, or that it records the rows lost in between."""
     disagreeing = []
     for partition, ended in before.items():
         loss = after.lost.get(partition)

@@ -84,7 +84,8 @@ class Timing:
     now : int
         The time, in milliseconds since the epoch.
     completed : int or None
-        When the source first saw the last barrier's checkpoint completed, in milliseconds since the epoch; None if not yet.
+        When the source first saw that the last barrier's checkpoint was completed, in milliseconds since the epoch. None if
+        it has not seen that yet.
     ends : bool
         Whether the query ends when all available rows are read.
     """

@@ -55,8 +55,8 @@ class Splitting:
     def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Split ranges that are too long into even parts, and return them in order.
 
-        Ranges are first split by `longest`. If this makes fewer tasks than `least`, they are split again by their share of all
-        offsets: a small range stays whole, and the other ranges share the remaining tasks. The result depends only on the
+        Ranges that are longer than `longest` are split first. If there are still fewer tasks than `least`, the ranges are split
+        again: each gets a number of tasks for its share of all offsets, but at least one. The result depends only on the
         ranges and the options, so that a replay has the same tasks.
         """
         parts = list(ranges)
@@ -108,8 +108,8 @@ def narrow(
 ) -> list[OffsetRange]:
     """Cut a replay's ranges to the rows that still exist. Pure.
 
-    If no row of a range exists, an empty range stays in its place. So the replay has the same tasks in the same order, and a
-    task's rows are compared with the rows that the same task committed before.
+    If no row of a range exists, the result has an empty range in its place. So the replay has the same tasks in the same
+    order, and each task's rows are compared with the rows that this task committed before.
     """
     narrowed = []
     for whole in ranges:

@@ -73,7 +73,7 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
 def _set_aside(
     before: SourceOffset, ids: Mapping[str, str], there: Collection[Partition]
 ) -> tuple[dict[Partition, int], dict[str, SetAside]]:
-    """Split the positions that were set aside: those of partitions that exist again, and those that stay set aside."""
+    """Split the positions that were set aside. Return those of partitions that exist again, and those that stay set aside."""
     known: dict[Partition, int] = {}
     gone: dict[str, SetAside] = {}
     for topic, aside in before.gone.items():

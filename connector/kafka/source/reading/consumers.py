@@ -22,7 +22,7 @@ TUNED: Mapping[str, Any] = {
     # Pause before a full queue is filled again. With the client's own default, 1000, a task waits most of its time.
     "fetch.queue.backoff.ms": 2,
     # One task reads one partition, and drops the rest of the queue when its range ends. With 100,000 rows, and fetches of 4 MB
-    # instead of 1 MB as in Java, each worker used 35 MB more, and was no faster if the brokers are near.
+    # instead of 1 MB as in Java, each process used 35 MB more, and was no faster if the brokers are near.
     "queued.max.messages.kbytes": 32_768,
     "queued.min.messages": 20_000,
     # As in Java. With the client's own default, false, a row that a disk has damaged would be delivered.
@@ -42,7 +42,7 @@ OURS: Mapping[str, Any] = {
 }
 """Settings that users can't change; `SOURCE_FORBIDDEN` refuses them by name."""
 
-# One idle consumer per worker process, and the ids of the topics that it has read. It knows addresses and rights, but never a
+# One idle consumer per process, and the ids of the topics that it has read. It knows addresses and rights, but never a
 # query's positions. The process id is part of the key, because a client does not survive a fork.
 _idle: dict[tuple[int, frozenset[tuple[str, Any]]], tuple[RangeConsumer, dict[str, str | None]]] = {}
 

@@ -156,7 +156,7 @@ class _Reading:
         return [kept for kept in (item.before(self._wanted.end) for item in taken) if kept is not None]
 
     def _begins_again(self, error: Any) -> bool:
-        """Handle a client's error. Return whether the consumer began again; raise an error that would occur again."""
+        """Handle a client's error. Return whether the consumer was restarted. Raise the error if a retry would not help."""
         note_complaint(error)
         if error.name() in _OUT_OF_RANGE:
             if self._position < self._wanted.end:
@@ -191,7 +191,7 @@ class _Reading:
         self._look = Deadline(LOOK_SECONDS, self._clock)
 
     def _check_wait(self) -> None:
-        """After a wait without a row, raise if the time limit has passed, or if the topic does not exist any more."""
+        """After a wait without a row, raise if the time limit has passed, or if the topic no longer exists."""
         if self._deadline.passed():
             if self._tolerance is not None:
                 self._tolerance.check_topic(self._wanted, self._position)
@@ -202,7 +202,7 @@ class _Reading:
 
 
 def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
-    """Raise an error that would occur again. After any other error, the client continues by itself."""
+    """Raise an error if a retry would not help. After any other error, the client continues by itself."""
     name, reason = error.name(), error.str()
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")
@@ -219,10 +219,10 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
     first, last = holding.first, holding.last
     return StoreError(
         "DATA_LOST",
-        reason=f"offset {position} of {wanted} is the next one to read, but the partition now holds [{first}, {last}). "
+        reason=f"offset {position} of {wanted} has to be read next, but the partition now holds only [{first}, {last}). "
         "Either the topic's retention is too short (make it longer than the query's longest stop), or the topic was created "
         "again",
-        effect="then continues at the first row that is left",
+        effect="then continues at the first remaining row",
         kind=Reason.EXPIRED.value,
         partition=str(wanted.partition),
         offset=position,

@@ -31,10 +31,11 @@ Array = np.ndarray[Any, Any]
 
 
 class _Client:
-    """One client of librdkafka. It is destroyed when nothing refers to it any more, after it has freed its messages.
+    """One client of librdkafka. It is destroyed when nothing refers to it anymore, after it has freed its messages.
 
     The library can't end a client before all of its messages are freed: it would wait forever. In a cycle of objects, Python's
-    collector may finalize the client before the objects that hold its messages. So the client knows which are not freed yet.
+    collector may finalize the client before the objects that hold its messages. So the client records which messages are not
+    freed yet.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class _Client:
             self._library.destroy(self.client)
 
     def own(self, messages: Array) -> int:
-        """Keep an array of messages until `free` is called with the returned key, or the client ends. A zero is no message."""
+        """Keep an array of messages until `free` is called with the returned key, or the client ends. Zeros are ignored."""
         address = int(messages.ctypes.data)
         self._unfreed[address] = messages
         return address
@@ -88,7 +89,7 @@ def _complaint(complain: Callable[[KafkaError], None]) -> Any:
 
 
 class _Held:
-    """Messages of librdkafka. They are freed when nothing refers to them any more; their client stays alive until then."""
+    """Messages of librdkafka. They are freed when nothing refers to them anymore; their client stays alive until then."""
 
     def __init__(self, client: _Client, messages: Array) -> None:
         self._client = client

@@ -1,9 +1,9 @@
 """Handles rows of a planned range that its task can't read. *Executor*.
 
-A task executes its plan and decides almost nothing. With ``failOnDataLoss=false`` it skips missing rows, but only if retention
-has removed them: the leader has refused the offset, and two answers, a pause apart, show that the partition begins later. If
-anything else is wrong (the topic is deleted or re-created, or the log ends too early), the task fails, because one broker may
-be wrong. When the driver plans the replay, it asks several brokers before it counts any row as lost.
+With ``failOnDataLoss=false``, a task skips missing rows, but only if retention has removed them. The proof: the leader has
+refused the offset, and two answers, with a pause between them, show that the partition begins later. If anything else is wrong
+(the topic was deleted or re-created, or the log ends too early), the task fails, because one broker may be wrong. The driver
+then plans the replay, and asks several brokers before it counts any row as lost.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def ask_twice(
 
 
 ASKER_SECONDS: Final = 60.0
-"""How long a worker process uses one client. Then it makes a new one, because addresses and login tokens change."""
+"""How long a process uses one client. Then it makes a new one, because addresses and login tokens change."""
 
-# One client per worker process, and the time limit of its use. A new client costs threads, connections and a login, and each
+# One client per process, and the time limit of its use. A new client costs threads, connections and a login, and each
 # task asks twice. The process id is part of the key, because a client does not survive a fork.
 _askers: dict[tuple[int, frozenset[tuple[str, str]]], tuple[AdminClient, Deadline]] = {}
 

@@ -268,8 +268,8 @@ def test_why_nothing_is_read_is_logged_also_without_marks(caplog: pytest.LogCapt
     first, second = [record.getMessage() for record in caplog.records]
     assert "b-marks has no mark" in first
     assert (
-        "b-marks is at checkpoint 1 with the barriers {'query-b': 1, 's/1': 1}, a mark that can't be used because the query "
-        "that wrote it reads past barriers" in second
+        "b-marks is at checkpoint 1 with the barriers {'query-b': 1, 's/1': 1}, where this query can't stop: "
+        "the checkpoint has rows after these barriers" in second
     )
 
 
@@ -669,7 +669,7 @@ def test_a_channel_that_comes_while_a_cut_is_read_waits_for_the_cut() -> None:
     d.rows(5).mark(origin(1))
     query.go_on()
     more = {"subscribe": "a,b,d", "alignOn": "a-marks,b-marks,d-marks"}
-    refused(query.run(**more), "d-marks.*is still reading up to a barrier that was chosen without")
+    refused(query.run(**more), "d-marks.*is still reading up to a barrier that was chosen before this topic")
     query.run(**given)
     while query.ask() is not None:
         query.go_on()

@@ -80,7 +80,7 @@ def test_a_topic_that_the_options_leave_out_is_given_up_though_it_is_there() -> 
     query = Query(brokers_of(t=[Log(0, 3)], u=[Log(0, 4)]), subscribe="t,u")
     query.go_on()
     query.run(subscribe="t")
-    with pytest.raises(StoreError, match=r"DATA_LOST.*can't be found any more"):
+    with pytest.raises(StoreError, match=r"DATA_LOST.*can no longer be found"):
         query.ask()
     query.run(failOnDataLoss="false")
     assert query.go_on() == []
