@@ -2,7 +2,7 @@
 
 `connector.cli.command_line.COMMANDS` lists the commands.
 
-LOCATION is a query's ``checkpointLocation``. Only ``barrier restore --shuffle-partitions`` starts a JVM. Commands that only
+LOCATION is a query's ``checkpointLocation``. Only ``barrier restore --shuffle-partitions`` starts Spark. Commands that only
 read can run beside a running query. A command with the option ``--yes`` first prints what it will do. If rows may be lost or
 duplicated, it prints which. It then asks for confirmation, unless ``--yes`` was given.
 
