@@ -2,9 +2,9 @@
 
 `connector.cli.command_line.COMMANDS` lists the commands.
 
-LOCATION is a query's ``checkpointLocation``. No command starts a JVM. Commands that only read can run beside a running
-query. A command that changes something first prints what it will do, and which rows may be lost or duplicated. It then asks
-for confirmation, unless ``--yes`` was given.
+LOCATION is a query's ``checkpointLocation``. Only ``barrier restore --shuffle-partitions`` starts Spark. Commands that only
+read can run beside a running query. A command with the option ``--yes`` first prints what it will do. If rows may be lost or
+duplicated, it prints which. It then asks for confirmation, unless ``--yes`` was given.
 
 With ``--output json`` (or ``--json``), standard output contains one JSON document, and sentences go to standard error. The
 document's ``status`` is ``done``, ``nothing to do``, ``dry run``, ``problems`` (of ``barrier doctor``), ``refused`` (then with

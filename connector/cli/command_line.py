@@ -42,9 +42,9 @@ JSON = ("--output", Output.JSON.value)
 
 
 class Program(TyperGroup):
-    """The group of all commands. With ``--output json``, it also prints wrong usage as one JSON document.
+    """The group of all commands. With ``--output json``, it also reports wrong usage as one JSON document.
 
-    Without ``--output json``, typer prints wrong usage to standard error.
+    Without ``--output json``, typer reports wrong usage on standard error.
     """
 
     _json = False

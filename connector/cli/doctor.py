@@ -36,8 +36,8 @@ def doctor(
 
     Also run the command after you change rights or settings. The command checks brokers, topics, tables, databases, rights, the
     checkpoint store and versions. It needs no Spark and changes nothing. Without LOCATION, the command checks the options that
-    you pass with --options-file or --option: the options of readStream or writeStream for a format of barrier-kafka, or the
-    settings of a Schema Registry. If there is a problem, the exit status is 1: the query would fail or lose a guarantee.
+    you pass with --options-file or --option. These are the options of a source or sink of barrier-kafka, or the settings of a
+    Schema Registry. If the query would fail or lose a guarantee, the exit status is 1.
     """
     from connector.doctor.examine import examine_location, examine_options
 

@@ -51,7 +51,7 @@ def import_offsets(
         bool,
         typer.Option(
             "--take-uncommitted",
-            help="If the last micro-batch was not committed, treat its rows as written: rows may be LOST.",
+            help="If the last micro-batch was not committed, treat its rows as written. Those that were not written are LOST.",
         ),
     ] = False,
     yes: Yes = False,

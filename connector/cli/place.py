@@ -20,14 +20,14 @@ def find_location(path: str, new: bool = False, first_start: bool = False) -> Ch
     path : str
         The path that the user passed.
     new : bool
-        Accept a location at which no query has run yet, but not a folder with files that do not belong to a query.
+        Accept a location at which no query has run yet. A folder with other files than a query's is still refused.
     first_start : bool
         Accept a location that does not exist.
 
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or (with `new`) has files that do not belong to a query.
+        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or (with `new`) has other files than a query's.
     """
     location = CheckpointLocation(path)
     if location.is_local:

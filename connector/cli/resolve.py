@@ -1,4 +1,4 @@
-"""``barrier resolve``: record an operator's decision about rows, if the sink's store can't show their outcome."""
+"""``barrier resolve``: record an operator's decision about rows whose outcome the sink's store can't show."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def resolve(
 def _refuse_what_can_be_seen(
     location: CheckpointLocation, ledger: Ledger, part: PartRecord, given: Mapping[str, str]
 ) -> None:
-    """Ask the store for the state of the part's transaction; if the store shows the outcome, refuse any decision."""
+    """Ask the store how the part's transaction ended. If the store shows the outcome, refuse any decision."""
     run = recorded_run(ledger)
     sink = recorded_sink(run, location, given)
     try:

@@ -48,7 +48,7 @@ def restore(
         typer.Option(
             "--claim",
             help="Continue the same query at the new location. The savepoint's original location is closed for good. "
-            "With --as-is, you must make sure that the query is not started at any other location.",
+            "With --as-is, no other location is closed: make sure that the query never starts at another one.",
         ),
     ] = False,
     no_claim: Annotated[

@@ -31,7 +31,7 @@ __all__ = ["rewind"]
 Sink = TwoPhaseCommitSink[Any, Any]
 
 MOST_NAMED = 20
-"""An error names at most this number of checkpoints: the newest. The plan, which is printed before the error, names all."""
+"""An error names only the newest checkpoints, at most this number. The plan, which is printed before the error, names all."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def rewind(
         bool,
         typer.Option(
             "--allow-reemit",
-            help="Accept duplicates: output committed after the checkpoint stays, and the query writes its rows again.",
+            help="Accept duplicates: rows committed after the checkpoint stay in the output, and the query writes them again.",
         ),
     ] = False,
     restore_tables: Annotated[
@@ -155,7 +155,7 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
     aborted = [record.batch for record in before.undecided()]
     report.say("rewound:")
     for what, numbers in (
-        ("checkpoints that were committed first", settled),
+        ("checkpoints that the rewind committed first", settled),
         ("checkpoints that are no longer valid", gone),
         ("prepared micro-batches that were aborted", aborted),
     ):
@@ -167,7 +167,7 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
 
 
 def _goes_on(begun: Rewind, request: Request) -> bool:
-    """Return whether a request continues the started rewind: same checkpoint, and no new ``--restore-tables``."""
+    """Return whether a request continues the started rewind: same checkpoint, and ``--restore-tables`` was not added."""
     return begun.checkpoint == request.to and (bool(begun.request.get("restoreTables")) or not request.restore_tables)
 
 
@@ -189,7 +189,7 @@ def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, An
 
 
 def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitError | None:
-    """Return the error that forbids this rewind: committed rows would be written again, or can't be rolled back. Else None."""
+    """Return the error if committed rows would be written again without consent, or can't be rolled back; else None."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:
@@ -213,7 +213,7 @@ def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
             "NOT_RESTORABLE",
             sink=sink.name(),
             reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (the "
-            "checkpoint had no rows, or the entry was cleaned up)",
+            "checkpoint had no rows, or the entry was removed)",
         )
     try:
         restorable(sink).checkRestore(preview.restored.output if preview.restored is not None else {})
@@ -240,7 +240,7 @@ def _tell(ledger: Ledger, preview: Preview, request: Request, report: Report) ->
             "and the query writes their rows again."
         )
     ranges = _ranges(ledger, preview)
-    what = "TAKEN BACK" if request.restore_tables else "written AGAIN"
+    what = "ROLLED BACK" if request.restore_tables else "written AGAIN"
     for emitted in preview.emitted:
         state = "committed" if emitted.settled else "decided, perhaps committed"
         report.say(

@@ -44,8 +44,8 @@ def stop(
 ) -> None:
     """Before maintenance, an upgrade or a move: end a query at a final checkpoint, so that no transaction stays open.
 
-    A running query ends with its next micro-batch; a supervised query ends even without new rows. If the query's driver is
-    dead, the command finishes the open transactions, as `barrier recover LOCATION` does. Exit status 5 means that the
+    A running query ends with its next micro-batch. A supervised query ends even if no new rows arrive. If the query's driver
+    is dead, the command finishes the open transactions, as `barrier recover LOCATION` does. Exit status 5 means that the
     query was asked to stop, but did not end within --timeout.
     """
     place, _ = open_journal(location, "there is no query to stop")
@@ -104,5 +104,5 @@ def _why_not(found: Standing, asked: int | None) -> str:
         )
     waiting = batches_text(found.prepared)
     return (
-        f"The query has not ended yet. Micro-batches that are prepared, and wait for the final checkpoint: {waiting}."
+        f"The query has not ended yet. These micro-batches are prepared and wait for the final checkpoint: {waiting}."
     )

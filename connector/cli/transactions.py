@@ -42,7 +42,7 @@ def list_transactions(
         typer.Option(
             "--id",
             metavar="TRANSACTIONAL_ID",
-            help="Show everything that is known about the transactions with this transactional id.",
+            help="Show everything that is known about the transaction with this transactional id.",
             show_default=False,
         ),
     ] = None,

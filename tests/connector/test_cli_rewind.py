@@ -278,7 +278,7 @@ def test_output_is_taken_back_where_the_sink_can(tmp_path: Path, capsys: Capture
     assert "--restore-tables" in answer(capsys, "rewind", str(place), "--to", target)[1]["message"]
     status, document, said = answer(capsys, "rewind", str(place), "--to", target, "--restore-tables", "--yes")
     assert (status, document["restoreTables"]) == (0, True)
-    assert "is committed, and will be TAKEN BACK" in said
+    assert "is committed, and will be ROLLED BACK" in said
     begun = place.ledger().position - 1
     assert (place.output / "restored").read_text() == f'[{{"orders-0": 10, "orders-1": 0}}, {begun}]'
 
