@@ -64,7 +64,7 @@ class Fact:
 
     @classmethod
     def from_json(cls, body: Json) -> Fact:
-        """Return the fact from its body, which `to_json` of this or an earlier version wrote."""
+        """Build the fact from a body that `to_json` wrote, in this or an earlier version."""
         known = {each: body[_name(each)] for each in fields(cls) if _is_required(each) or _name(each) in body}
         return cls(**{of.name: value for of, value in known.items()})
 

@@ -92,10 +92,10 @@ def must_be_at(position: int) -> Judge:
 
 
 def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> None:
-    """P3: check that no other driver has claimed a run, and no rewind was done, since Spark started this query.
+    """Raise if another driver has claimed a run, or a rewind was done, since Spark started this query (step P3).
 
-    Otherwise Spark's copy of ``offsets/N`` in memory is stale: a rewind may have deleted the file, and the other driver may
-    have written a new one with other offsets.
+    In that case, the offsets that Spark holds in memory may be outdated: the rewind may have deleted ``offsets/N``, or the
+    other driver may have written it again with other offsets.
     """
     if started is None:
         return
@@ -233,7 +233,11 @@ def may_stop(token: int) -> Judge:
 
 
 def may_keep(token: int, batch: int, entry: int) -> Judge:
-    """Return a check that the run is the newest, and that the micro-batch is undecided and this entry prepared it."""
+    """Return a check for keeping a prepared micro-batch.
+
+    It raises unless run `token` is the newest and has not ended, entry `entry` prepared the micro-batch, and the micro-batch is
+    still undecided.
+    """
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:

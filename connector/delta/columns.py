@@ -155,7 +155,7 @@ def _mismatch(reason: str, **parameters: Any) -> OptionError:
 
 
 def check_type(column: str, type_: pa.DataType) -> None:
-    """Refuse a type that Delta does not have, also inside a nested type."""
+    """Raise if Delta does not have this type, or a type nested in it."""
     for field in inner_fields(type_):
         check_type(f"{column}.{field.name}", field.type)
     if (

@@ -138,7 +138,9 @@ class Listening:
         except LocationError:
             return  # no query was started at the location yet
         except Exception:
-            log.exception("the journal of %s can't be read now; the next event tries again", self.location.path)
+            log.exception(
+                "can't read the journal of %s now; the listener tries again at the next event", self.location.path
+            )
 
     def _new(self, ledger: Ledger) -> list[tuple[Callable[[Any], None], Any]]:
         """Return the new events, in the order of their journal entries. For a completed checkpoint, its decision counts."""

@@ -20,7 +20,7 @@ import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
@@ -41,6 +41,8 @@ from transactional.rewind import NothingToRewindError, Rewinder, out_of_step
 __all__ = ["Recovery", "Upkeep", "recover"]
 
 log = logging.getLogger(__name__)
+
+CANNOT_COMMIT: Final = "%s: recovery can't commit all prepared rows, so it now tries to rewind the query: %s"
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Recovery:
     batch : int or None
         The micro-batch after which the query continues, if it was rewound; otherwise None.
     deleted : Sequence[str]
-        The temporary files of a first micro-batch that were deleted, because Spark refuses to start a query beside them.
+        The deleted temporary files. A driver left them when it died in its first micro-batch; while they exist, Spark can't
+        start the query.
     """
 
     committed: bool = False
@@ -193,12 +196,12 @@ def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, st
     try:
         _close(location, run, given)
     except UndecidedCommitError as problem:  # the rewind stops at it as well; then `barrier resolve` lists it
-        log.warning("the query at %s has to be rewound: %s", location.path, problem)
+        log.warning(CANNOT_COMMIT, location.path, problem)
         return False
     except TwoPhaseCommitError as problem:
         if failure_of(problem).remedy is not Remedy.REWIND:
             raise
-        log.warning("the query at %s has to be rewound: %s", location.path, problem)
+        log.warning(CANNOT_COMMIT, location.path, problem)
         return False
     return True
 

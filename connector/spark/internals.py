@@ -319,7 +319,7 @@ def finds_class(session: SparkSession, source: type[DataSource]) -> bool:
 
 
 def be_active(session: SparkSession) -> None:
-    """Make the session active in the calling thread, if no session is active there. *In the user's program.*
+    """Make the session active in the calling thread, if no session is active there. *Called in the user's program.*
 
     Spark looks up a sink's Python format in the session that is active in the JVM's thread. For a new Python thread, the JVM's
     thread has no active session.

@@ -280,7 +280,10 @@ class PostgresqlSink(TableSink):
         return taken, cursor.fetchone()[0]
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
-        """Delete staged rows. If the table has no other rows and is not in use, truncate it, so that it needs no vacuum."""
+        """Delete staged rows.
+
+        If the staging table has no other rows and is not in use, truncate it instead, so that it needs no vacuum.
+        """
         import psycopg
 
         unable = psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege

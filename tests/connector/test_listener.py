@@ -155,7 +155,7 @@ def test_only_events_of_the_query_at_the_location_are_a_reason_to_look(
     with monkeypatch.context() as patch:
         patch.setattr("transactional.journal.Journal.load", broken)
         found._look("q")
-    assert "the next event tries again" in caplog.text
+    assert "tries again at the next event" in caplog.text
     found._look("q")
     assert told.taken() == [("completed", second)]
     (place.path / "metadata").unlink()

@@ -26,8 +26,8 @@ class KafkaHandle(TypedDict):
     """A prepared transaction, as the journal stores it.
 
     `topics` maps the name of each written topic to the topic's id. `written` maps the name to a list with an entry
-    ``[partition, offset, leader epoch]`` for each written partition; see `Witness`. `startedAt` is the time by the
-    coordinator's clock, in milliseconds.
+    ``[partition, offset, leader epoch]`` for each written partition; see `Witness`. `startedAt` is when
+    the transaction began, by the clock of Kafka's transaction coordinator, in milliseconds since the epoch.
     """
 
     format: int

@@ -372,7 +372,7 @@ class KafkaSink(
             marks.publish(mark, topic, _ends_of(handles), self._driver_admin(), confirm, self._commit_deadline())
 
     def abort(self, handles: Sequence[KafkaHandle]) -> Sequence[KafkaHandle]:
-        """Abort and fence all transactions. Return those that turn out to be committed."""
+        """Abort and fence the transactions of these handles. Return the handles of those that were already committed."""
         if not handles:
             return []
         return [prepared.handle for prepared in self._ender().abort(_parsed(handles), self._commit_deadline())]

@@ -177,7 +177,7 @@ class LagListener(StreamingQueryListener):
         try:
             self._callback(lag)
         except Exception:
-            log.exception("the callback of a LagListener raised an error, which does not affect the query")
+            log.exception("the callback of a LagListener raised an error; the query is not affected")
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing: there is no micro-batch, so there are no new offsets."""

@@ -236,7 +236,7 @@ def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], los
         if len(part) < len(whole):
             log.warning(
                 "barrier-kafka: data loss (%s), and failOnDataLoss is false: up to %d rows of %s were removed after the "
-                "micro-batch was planned. The replay reads %s.",
+                "micro-batch was planned. The query now runs this micro-batch again, and reads %s.",
                 lost[whole.partition].reason.value,
                 len(whole) - len(part),
                 whole,
