@@ -64,7 +64,7 @@ class _Client:
             self._library.destroy(self.client)
 
     def own(self, messages: Array) -> int:
-        """Keep an array of messages until `free` is called with the returned key, or the client ends. Zeros are ignored."""
+        """Keep messages until `free` is called with the returned key, or the client ends."""
         address = int(messages.ctypes.data)
         self._unfreed[address] = messages
         return address
@@ -73,8 +73,7 @@ class _Client:
         """Free the messages of an array, once."""
         messages = self._unfreed.pop(address, None)
         if messages is not None:
-            filled = messages[messages != 0]
-            self._columns.destroy(filled.ctypes.data, len(filled), self._destroy)
+            self._columns.destroy(messages.ctypes.data, len(messages), self._destroy)
 
 
 def _complaint(complain: Callable[[KafkaError], None]) -> Any:
@@ -281,32 +280,32 @@ class NativeConsumer:
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
         # If it is asked to wait for several messages, the library waits until it has all of them.
-        messages, held = self._consume(most, 0)
+        messages = self._consume(most, 0)
         if not len(messages):
-            messages, held = self._consume(1, int(seconds * 1000))
+            messages = self._consume(1, int(seconds * 1000))
         count = len(messages)
         if not count:
             return []
+        held = (_Held(self._client, messages),)
         errors, offsets = np.empty(count, np.int32), np.empty(count, np.int64)
         good = self._columns.scan(messages.ctypes.data, count, errors.ctypes.data, offsets.ctypes.data)
         if good == count:
-            return [NativeRecords(self._library, self._columns, messages, offsets, (held,))]
+            return [NativeRecords(self._library, self._columns, messages, offsets, held)]
         taken: list[Records | Notice] = []
         start = 0
         for at in [*np.flatnonzero(errors).tolist(), count]:
             if start < at:
                 part = slice(start, at)
-                taken.append(NativeRecords(self._library, self._columns, messages[part], offsets[part], (held,)))
+                taken.append(NativeRecords(self._library, self._columns, messages[part], offsets[part], held))
             if at < count:
                 taken.append(self._notice(int(messages[at]), int(errors[at]), int(offsets[at])))
             start = at + 1
         return taken
 
-    def _consume(self, most: int, milliseconds: int) -> tuple[Array, _Held]:
-        found = np.zeros(most, np.uint64)
-        held = _Held(self._client, found)  # before the call: whatever interrupts it, each message is freed
+    def _consume(self, most: int, milliseconds: int) -> Array:
+        found = np.empty(most, np.uint64)
         count = self._library.consume_batch_queue(self._client.queue, milliseconds, found.ctypes.data, most)
-        return found[: max(0, count)], held
+        return found[: max(0, count)]  # behind the count may be messages that the library has freed itself
 
     def _notice(self, message: int, code: int, offset: int) -> Notice:
         from confluent_kafka import KafkaError
