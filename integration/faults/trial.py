@@ -316,8 +316,8 @@ def _disk(folder: Path, size: str) -> Iterator[Path]:
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    """A stage in a temporary folder."""
-    folder = Path(tempfile.mkdtemp(prefix="barrier-faults-"))
+    """A stage in a temporary folder: one that PostgreSQL's own user can read, as pytest's are not."""
+    folder = Path(tempfile.mkdtemp(prefix="barrier-faults-", dir="/tmp"))
     try:
         with Stage(folder) as made:
             yield made
