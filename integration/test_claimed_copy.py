@@ -23,6 +23,9 @@ AT_OLD = frozenset({"LOCATION_MOVED_ON", "REWIND_NOT_DONE", "LOGS_AHEAD"})
 TRIES = 12
 """At a claim: where the origin has committed something after the savepoint, it is refused."""
 
+AT_LAST = 3
+"""The last of these tries: the origin stays frozen until its location is claimed, so it can commit nothing."""
+
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WarmDriver, WarmDriver]]:
@@ -63,10 +66,11 @@ class Claim(Schedule):
                 self.do(origin, "start")
             self.let_them()
             self.reach(origin_place, number)
+            at_last = number >= TRIES - AT_LAST
             if origin.running:
-                self.do(origin, self.chance.choice(["freeze", "freeze in a rename", "stand"]))
+                self.do(origin, self.chance.choice(["freeze", "freeze in a rename", *(() if at_last else ("stand",))]))
             self.let_them()
-            self.claimed = self.claim(self.folder / f"savepoint-{number}")
+            self.claimed = self.claim(self.folder / f"savepoint-{number}", 0 if at_last else 0.3)
             if origin.frozen:
                 self.do(origin, "thaw")
             self.do(origin, "go on")
@@ -84,13 +88,13 @@ class Claim(Schedule):
         origin, _ = self.drivers
         wait_until(lambda: place.committed() >= batch or self.ended(origin), f"a micro-batch\n{self}")
 
-    def claim(self, savepoint: Path) -> bool:
+    def claim(self, savepoint: Path, thaws: float) -> bool:
         """Take a savepoint, let the origin go on or not, and claim it; False where it had written more meanwhile."""
         origin, _ = self.drivers
         took, _ = self.command("savepoint", "take", self.origin.location, str(savepoint), "--newest")
         if not took:
             return False
-        if origin.frozen and self.chance.random() < 0.3:
+        if origin.frozen and self.chance.random() < thaws:
             self.do(origin, "thaw")
             self.let_them()
         self.met = origin.running
@@ -98,7 +102,7 @@ class Claim(Schedule):
         rewound, said = self.command("rewind", self.origin.location, "--to", checkpoint, "--query-stopped", "--yes")
         if said in ("REWIND_NOT_DONE", "LOCATION_BUSY"):
             self.command("recover", self.origin.location, "--query-stopped")
-        if rewound and origin.frozen and self.chance.random() < 0.3:
+        if rewound and origin.frozen and self.chance.random() < thaws:
             self.do(origin, "thaw")
             self.let_them()
         return self.command("restore", str(savepoint), self.copy.location, "--claim", "--yes")[0]
