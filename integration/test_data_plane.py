@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -309,6 +311,34 @@ def test_rows_outlive_their_consumer(kafka: Cluster, topic_name: str) -> None:
     gc.collect()
     values = [value for records in kept for value in records.to_batch(at, ("value",)).column(0).to_pylist()]
     assert values == [str(number).encode() for number in range(2000)]
+
+
+def end_in_a_cycle(servers: str, topic: str) -> None:
+    """A client and rows of it end together, in a cycle: the collector calls their finalizers in the order that it likes."""
+    config = parse_read_options({"kafka.bootstrap.servers": servers, "subscribe": "any"}).config
+
+    def fail() -> None:
+        with borrow_consumer(config) as consumer:
+            assert isinstance(consumer, NativeConsumer)
+            cycle: list[Any] = [consumer, next(iter(fetch(consumer, OffsetRange(Partition(topic, 0), 0, 2000))))]
+            cycle.append(cycle)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    gc.collect()
+
+
+@compiled
+def test_a_client_that_ends_in_a_cycle_with_its_rows_blocks_nobody(kafka: Cluster, topic_name: str) -> None:
+    """As after an error whose traceback is in a cycle. librdkafka waits for ever for messages that nobody frees."""
+    kafka.create_topic(topic_name)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(2000):
+        producer.produce(topic_name, str(number).encode(), partition=0)
+    producer.flush(60)
+    code = f"from {__name__} import end_in_a_cycle; end_in_a_cycle({kafka.bootstrap_servers!r}, {topic_name!r})"
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
 
 
 def test_a_forked_process_touches_no_client_of_its_parent(kafka: Cluster, topic_name: str) -> None:

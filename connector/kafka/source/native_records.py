@@ -31,11 +31,20 @@ Array = np.ndarray[Any, Any]
 
 
 class _Client:
-    """One client of the library; it ends when nothing refers to it any more."""
+    """One client of the library. It ends when nothing refers to it any more, after it has freed its messages.
 
-    def __init__(self, library: Library, settings: Mapping[str, Any], complain: Callable[[KafkaError], None]) -> None:
+    The library can't end a client before all of its messages are freed: it would wait forever. In a cycle of objects, Python's
+    collector may finalize the client before the objects that hold its messages. So the client knows which are not freed yet.
+    """
+
+    def __init__(
+        self, library: Library, columns: Columns, settings: Mapping[str, Any], complain: Callable[[KafkaError], None]
+    ) -> None:
         self._library = library
+        self._columns = columns
+        self._destroy = library.address("message_destroy")
         self._process = os.getpid()
+        self._unfreed: dict[int, Array] = {}
         self.client = self.queue = 0
         # The library keeps a bare pointer to it: it lives as long as the client. It knows no `self`: that would be a cycle.
         self._callback = _complaint(complain)
@@ -47,8 +56,23 @@ class _Client:
 
     def __del__(self, process: Callable[[], int] = os.getpid) -> None:
         if self.client and process() == self._process:  # a forked copy has none of its threads
+            for address in list(self._unfreed):
+                self.free(address)
             self._library.queue_destroy(self.queue)
             self._library.destroy(self.client)
+
+    def own(self, messages: Array) -> int:
+        """Keep an array of messages until `free` is called with the returned key, or the client ends. A zero is no message."""
+        address = int(messages.ctypes.data)
+        self._unfreed[address] = messages
+        return address
+
+    def free(self, address: int) -> None:
+        """Free the messages of an array, once."""
+        messages = self._unfreed.pop(address, None)
+        if messages is not None:
+            filled = messages[messages != 0]
+            self._columns.destroy(filled.ctypes.data, len(filled), self._destroy)
 
 
 def _complaint(complain: Callable[[KafkaError], None]) -> Any:
@@ -65,16 +89,14 @@ def _complaint(complain: Callable[[KafkaError], None]) -> Any:
 class _Held:
     """Messages of the library, which are freed when nothing refers to them any more. Their client lives at least as long."""
 
-    def __init__(self, client: _Client, columns: Columns, destroy: int, messages: Array) -> None:
+    def __init__(self, client: _Client, messages: Array) -> None:
         self._client = client
-        self._columns = columns
-        self._destroy = destroy
-        self._messages = messages
+        self._address = client.own(messages)
         self._process = os.getpid()
 
     def __del__(self, process: Callable[[], int] = os.getpid) -> None:
         if process() == self._process:
-            self._columns.destroy(self._messages.ctypes.data, len(self._messages), self._destroy)
+            self._client.free(self._address)
 
 
 class NativeRecords:
@@ -248,8 +270,7 @@ class NativeConsumer:
     ) -> None:
         self._library = library
         self._columns = columns
-        self._destroy = library.address("message_destroy")
-        self._client = _Client(library, settings, complain)
+        self._client = _Client(library, columns, settings, complain)
 
     def begin(self, at: Partition, offset: int) -> None:
         """Deliver this partition's rows from this offset on, and nothing that was asked for before."""
@@ -264,32 +285,32 @@ class NativeConsumer:
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return what it has, in order, at most `most` rows; if it has none, wait up to `seconds` for the first."""
         # Asked for more than one, the library waits until it has them all.
-        messages = self._consume(most, 0)
+        messages, held = self._consume(most, 0)
         if not len(messages):
-            messages = self._consume(1, int(seconds * 1000))
+            messages, held = self._consume(1, int(seconds * 1000))
         count = len(messages)
         if not count:
             return []
-        held = (_Held(self._client, self._columns, self._destroy, messages),)
         errors, offsets = np.empty(count, np.int32), np.empty(count, np.int64)
         good = self._columns.scan(messages.ctypes.data, count, errors.ctypes.data, offsets.ctypes.data)
         if good == count:
-            return [NativeRecords(self._library, self._columns, messages, offsets, held)]
+            return [NativeRecords(self._library, self._columns, messages, offsets, (held,))]
         taken: list[Records | Notice] = []
         start = 0
         for at in [*np.flatnonzero(errors).tolist(), count]:
             if start < at:
                 part = slice(start, at)
-                taken.append(NativeRecords(self._library, self._columns, messages[part], offsets[part], held))
+                taken.append(NativeRecords(self._library, self._columns, messages[part], offsets[part], (held,)))
             if at < count:
                 taken.append(self._notice(int(messages[at]), int(errors[at]), int(offsets[at])))
             start = at + 1
         return taken
 
-    def _consume(self, most: int, milliseconds: int) -> Array:
-        found = np.empty(most, np.uint64)
+    def _consume(self, most: int, milliseconds: int) -> tuple[Array, _Held]:
+        found = np.zeros(most, np.uint64)
+        held = _Held(self._client, found)  # before the call: whatever interrupts it, each message is freed
         count = self._library.consume_batch_queue(self._client.queue, milliseconds, found.ctypes.data, most)
-        return found[: max(0, count)]
+        return found[: max(0, count)], held
 
     def _notice(self, message: int, code: int, offset: int) -> Notice:
         from confluent_kafka import KafkaError
