@@ -84,8 +84,22 @@ def write(kafka: Cluster, prefix: str, batches: list[pa.RecordBatch], objects: b
 
 
 def config_of(kafka: Cluster, **options: str) -> ClientConfig:
-    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": "any", **options}
-    return parse_read_options(given).config
+    return config_at(kafka.bootstrap_servers, **options)
+
+
+def config_at(servers: str, **options: str) -> ClientConfig:
+    return parse_read_options({"kafka.bootstrap.servers": servers, "subscribe": "any", **options}).config
+
+
+def numbered(kafka: Cluster, topic: str) -> list[bytes]:
+    """Make a topic of one partition with 2,000 rows; return their values."""
+    kafka.create_topic(topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    values = [str(number).encode() for number in range(2000)]
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    producer.flush(60)
+    return values
 
 
 def read(
@@ -291,11 +305,7 @@ def unreadable(kafka: Cluster, topic: str) -> None:
 @compiled
 def test_rows_outlive_their_consumer(kafka: Cluster, topic_name: str) -> None:
     """As after an error: the task lets go of the consumer, and a traceback still holds rows."""
-    kafka.create_topic(topic_name)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(2000):
-        producer.produce(topic_name, str(number).encode(), partition=0)
-    producer.flush(60)
+    values = numbered(kafka, topic_name)
     at = Partition(topic_name, 0)
     kept: list[Records] = []
 
@@ -309,16 +319,14 @@ def test_rows_outlive_their_consumer(kafka: Cluster, topic_name: str) -> None:
     with pytest.raises(KeyError):
         fail_at_the_second_batch()
     gc.collect()
-    values = [value for records in kept for value in records.to_batch(at, ("value",)).column(0).to_pylist()]
-    assert values == [str(number).encode() for number in range(2000)]
+    assert [value for records in kept for value in records.to_batch(at, ("value",)).column(0).to_pylist()] == values
 
 
 def end_in_a_cycle(servers: str, topic: str) -> None:
     """A client and rows of it end together, in a cycle: the collector calls their finalizers in the order that it likes."""
-    config = parse_read_options({"kafka.bootstrap.servers": servers, "subscribe": "any"}).config
 
     def fail() -> None:
-        with borrow_consumer(config) as consumer:
+        with borrow_consumer(config_at(servers)) as consumer:
             assert isinstance(consumer, NativeConsumer)
             cycle: list[Any] = [consumer, next(iter(fetch(consumer, OffsetRange(Partition(topic, 0), 0, 2000))))]
             cycle.append(cycle)
@@ -330,13 +338,9 @@ def end_in_a_cycle(servers: str, topic: str) -> None:
 
 
 @compiled
-def test_a_client_that_ends_in_a_cycle_with_its_rows_blocks_nobody(kafka: Cluster, topic_name: str) -> None:
-    """As after an error whose traceback is in a cycle. librdkafka waits for ever for messages that nobody frees."""
-    kafka.create_topic(topic_name)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(2000):
-        producer.produce(topic_name, str(number).encode(), partition=0)
-    producer.flush(60)
+def test_a_client_that_ends_in_a_cycle_with_its_rows_does_not_block(kafka: Cluster, topic_name: str) -> None:
+    """As after an error whose traceback is in a cycle. librdkafka waits forever for messages that are not freed."""
+    numbered(kafka, topic_name)
     code = f"from {__name__} import end_in_a_cycle; end_in_a_cycle({kafka.bootstrap_servers!r}, {topic_name!r})"
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
 

@@ -62,7 +62,7 @@ class _Client:
             self._library.destroy(self.client)
 
     def own(self, messages: Array) -> int:
-        """Keep an array of messages until `free` is called with the returned key, or the client ends. A zero is no message."""
+        """Keep messages until `free` is called with the returned key, or the client ends."""
         address = int(messages.ctypes.data)
         self._unfreed[address] = messages
         return address
@@ -71,8 +71,7 @@ class _Client:
         """Free the messages of an array, once."""
         messages = self._unfreed.pop(address, None)
         if messages is not None:
-            filled = messages[messages != 0]
-            self._columns.destroy(filled.ctypes.data, len(filled), self._destroy)
+            self._columns.destroy(messages.ctypes.data, len(messages), self._destroy)
 
 
 def _complaint(complain: Callable[[KafkaError], None]) -> Any:
@@ -285,32 +284,32 @@ class NativeConsumer:
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return what it has, in order, at most `most` rows; if it has none, wait up to `seconds` for the first."""
         # Asked for more than one, the library waits until it has them all.
-        messages, held = self._consume(most, 0)
+        messages = self._consume(most, 0)
         if not len(messages):
-            messages, held = self._consume(1, int(seconds * 1000))
+            messages = self._consume(1, int(seconds * 1000))
         count = len(messages)
         if not count:
             return []
+        held = (_Held(self._client, messages),)
         errors, offsets = np.empty(count, np.int32), np.empty(count, np.int64)
         good = self._columns.scan(messages.ctypes.data, count, errors.ctypes.data, offsets.ctypes.data)
         if good == count:
-            return [NativeRecords(self._library, self._columns, messages, offsets, (held,))]
+            return [NativeRecords(self._library, self._columns, messages, offsets, held)]
         taken: list[Records | Notice] = []
         start = 0
         for at in [*np.flatnonzero(errors).tolist(), count]:
             if start < at:
                 part = slice(start, at)
-                taken.append(NativeRecords(self._library, self._columns, messages[part], offsets[part], (held,)))
+                taken.append(NativeRecords(self._library, self._columns, messages[part], offsets[part], held))
             if at < count:
                 taken.append(self._notice(int(messages[at]), int(errors[at]), int(offsets[at])))
             start = at + 1
         return taken
 
-    def _consume(self, most: int, milliseconds: int) -> tuple[Array, _Held]:
-        found = np.zeros(most, np.uint64)
-        held = _Held(self._client, found)  # before the call: whatever interrupts it, each message is freed
+    def _consume(self, most: int, milliseconds: int) -> Array:
+        found = np.empty(most, np.uint64)
         count = self._library.consume_batch_queue(self._client.queue, milliseconds, found.ctypes.data, most)
-        return found[: max(0, count)], held
+        return found[: max(0, count)]  # behind the count may be messages that the library has freed itself
 
     def _notice(self, message: int, code: int, offset: int) -> Notice:
         from confluent_kafka import KafkaError
