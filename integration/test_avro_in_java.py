@@ -215,7 +215,7 @@ DEFAULTS: list[tuple[Any, Any]] = [
     ({"type": "array", "items": "int"}, [1, 2]),
     ({"type": "map", "values": "bytes"}, {"k": "\xc3"}),
 ]
-LOSSES = re.compile("is not exact|UTF-8|UnicodeDecodeError")
+LOSSES = re.compile("converted exactly|UTF-8|UnicodeDecodeError")
 """What this library refuses, and Java reads: as a number with other digits, as a text with other letters."""
 
 

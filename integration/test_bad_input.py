@@ -169,7 +169,7 @@ def test_no_checkpoint_location_at_all_is_refused_by_name(
 def test_complete_mode_is_refused_by_name(kafka: Cluster, session: SparkSession, never: str, tmp_path: Path) -> None:
     counts = unreadable(session, "trap").groupBy("trap").count().selectExpr("CAST(count AS STRING) AS value")
     told = failure(start(counts, valid(kafka, never, tmp_path), mode="complete"))
-    assert_told(told, "OUTPUT_MODE", r'outputMode\("complete"\)', "2pc-kafka", r'outputMode\("append"\)')
+    assert_told(told, "OUTPUT_MODE", "2pc-kafka", r'outputMode\("complete"\)', r'outputMode\("append"\)')
     assert_empty(kafka, never)
 
 

@@ -196,7 +196,7 @@ def test_marks_are_not_written_into_the_topic_that_they_mark(topic: Topic) -> No
     topic.barriers = topic.name
     topic.write(1, 1)
     with (
-        pytest.raises(OptionError, match=r"INVALID_OPTION.*--barrier-topic.*a topic other than the one"),
+        pytest.raises(OptionError, match=r"INVALID_OPTION.*--barrier-topic.*a topic different from the marked topic"),
         topic.injector(),
     ):
         pass

@@ -444,7 +444,7 @@ def test_an_offset_log_of_another_version_is_refused_and_its_advice_works(spark:
 
     spark.conf.set(setting, "2")
     try:
-        assert f"Spark uses the version in {setting}, and keeps it" in run("first")
+        assert f"Spark uses the version in {setting}, and keeps that" in run("first")
     finally:
         spark.conf.unset(setting)
     assert "SPARK_OFFSETS_UNKNOWN" in run("first"), "a location keeps the version that it began with"

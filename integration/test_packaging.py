@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from connector.formats.table import FORMATS
+from connector.formats.table import FORMATS, SINKS
 
 ROOT = Path(__file__).parent.parent
 SHIMS = ROOT / "shims"
@@ -38,6 +39,15 @@ def test_the_shims_are_found_and_cheap_to_import(tmp_path: Path) -> None:
 
 def test_each_row_of_the_table_names_a_format_of_that_name() -> None:
     assert [each.load().name() for each in FORMATS] == [each.name for each in FORMATS]
+
+
+def test_the_contract_of_our_sinks_holds_every_sink_but_kafka_s() -> None:
+    contract = (
+        (ROOT / "pyproject.toml").read_text().partition("Our sinks need no more than the tools that users have")[2]
+    )
+    held = re.findall(r'"([\w.]+)"', contract.partition("source_modules")[2].partition("]")[0])
+    rooms = {".".join(each.path.split(".")[:2]) for each in SINKS} - {"connector.kafka"}
+    assert sorted(held) == sorted(rooms)
 
 
 def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from transactional import errors
 from transactional.errors import TwoPhaseCommitError
@@ -50,18 +52,21 @@ class Failure:
     remedy: Remedy
 
 
-_BY_KIND = {
-    "OptionError": Remedy.NONE,
-    "LocationError": Remedy.NONE,
-    "JournalError": Remedy.NONE,
-    "StoreError": Remedy.NONE,
-    "RowRefusedError": Remedy.NONE,
-    "AmbiguousOutcomeError": Remedy.NONE,
-    "ReplayMismatchError": Remedy.NONE,
-    "RewindRequiredError": Remedy.REWIND,
-    "QueryStoppedError": Remedy.STOPPED,
+_BY_KIND: Final[Mapping[type, Remedy]] = {
+    errors.OptionError: Remedy.NONE,
+    errors.LocationError: Remedy.NONE,
+    errors.JournalError: Remedy.NONE,
+    errors.JournalStoreError: Remedy.RESTART,
+    errors.StoreError: Remedy.NONE,
+    errors.StoreUnreachableError: Remedy.RESTART,
+    errors.SupersededError: Remedy.NONE,
+    errors.AmbiguousOutcomeError: Remedy.NONE,
+    errors.ReplayMismatchError: Remedy.NONE,
+    errors.RewindRequiredError: Remedy.REWIND,
+    errors.QueryStoppedError: Remedy.STOPPED,
 }
-"""The remedy of each error class, for conditions that are not in the catalogue. For other classes: RESTART."""
+"""The remedy of each error class and of the classes derived from it, for conditions that are not in the catalogue. For other
+classes: RESTART."""
 
 _BY_ACTION = {
     "restart": Remedy.RESTART,
@@ -70,7 +75,9 @@ _BY_ACTION = {
     "stopped": Remedy.STOPPED,
 }
 
-_OURS = re.compile(rf"\b({'|'.join(errors.__all__)}): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")
+_RAISED = re.compile(r"\b(\w+Error): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")
+"""A line with an error that has a condition. It is one of ours if its class is in the tree, or its condition in the catalogue:
+other packages derive classes from those of the tree."""
 
 _OFFSETS_GONE = "not found in offset log"
 """Part of the engine's error text if the previous driver wrote ``offsets/N`` after the query was rewound."""
@@ -79,12 +86,12 @@ _OFFSETS_GONE = "not found in offset log"
 def failure_of(problem: BaseException | str) -> Failure:
     """Return the condition, the shortened text and the remedy of an error or of an error's text."""
     if isinstance(problem, TwoPhaseCommitError):
-        return _failure(type(problem).__name__, problem.condition, str(problem))
+        return _failure(type(problem), problem.condition, str(problem))
     text = str(problem)
-    found = _OURS.findall(text)
+    found = [each for each in _RAISED.findall(text) if each[0] in errors.__all__ or each[1] in catalogue]
     if found:  # the last error was raised; the errors before it are its causes
         kind, condition, message = found[-1]
-        return _failure(kind, condition, f"[{condition}] {message}")
+        return _failure(getattr(errors, kind, Exception), condition, f"[{condition}] {message}")
     remedy = Remedy.REWIND if _OFFSETS_GONE in text else Remedy.RESTART
     raised = _raised(text) or (text if isinstance(problem, str) else f"{type(problem).__name__}: {text}")
     return Failure("", without_named_secrets(raised.strip())[:MOST_TEXT], remedy)
@@ -96,7 +103,8 @@ def _raised(text: str) -> str:
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 
 
-def _failure(kind: str, condition: str, text: str) -> Failure:
+def _failure(kind: type[BaseException], condition: str, text: str) -> Failure:
     known = catalogue.get(condition)
-    remedy = _BY_ACTION[known.action] if known else _BY_KIND.get(kind, Remedy.RESTART)
+    by_kind = next((_BY_KIND[each] for each in kind.__mro__ if each in _BY_KIND), Remedy.RESTART)
+    remedy = _BY_ACTION[known.action] if known else by_kind
     return Failure(condition, text[:MOST_TEXT], remedy)

@@ -22,6 +22,20 @@ write that many entries.
 """
 
 
+def _last_settled_by(ledger: Ledger, checkpoint: int) -> int:
+    """Return the last micro-batch of a checkpoint. Raises if the checkpoint, or a micro-batch before it, is not settled."""
+    chosen = ledger.checkpoints.get(checkpoint)
+    last = max(chosen.batches) if chosen is not None else -1
+    early = [record.batch for record in ledger.undecided() if record.batch <= last]
+    open_ones = [each.id for each in ledger.unsettled() if each.id <= checkpoint]
+    again = [batch for batch in ledger.voided if batch <= last]
+    if chosen is None or open_ones or early or again:
+        raise LocationError(
+            "CHECKPOINT_NOT_SETTLED", checkpoint=checkpoint, unsettled=open_ones, batches=sorted([*early, *again])
+        )
+    return last
+
+
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     """Return the ledger as it was at a settled checkpoint, without later records and without open requests.
 
@@ -31,15 +45,7 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
         ``CHECKPOINT_NOT_SETTLED``: the checkpoint or a micro-batch before it is not settled.
     """
     found = ledger.copy()
-    chosen = found.checkpoints.get(checkpoint)
-    last = max(chosen.batches) if chosen is not None else -1
-    early = [record.batch for record in found.undecided() if record.batch <= last]
-    open_ones = [each.id for each in found.unsettled() if each.id <= checkpoint]
-    again = [batch for batch in found.voided if batch <= last]
-    if chosen is None or open_ones or early or again:
-        raise LocationError(
-            "CHECKPOINT_NOT_SETTLED", checkpoint=checkpoint, unsettled=open_ones, batches=sorted([*early, *again])
-        )
+    last = _last_settled_by(found, checkpoint)
     found.checkpoints = {number: each for number, each in found.checkpoints.items() if number <= checkpoint}
     found.batches = {number: each for number, each in found.batches.items() if number <= last}
     found.logs = {number: text for number, text in found.logs.items() if number <= last}

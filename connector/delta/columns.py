@@ -257,29 +257,21 @@ def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether every value of the type `found` fits into the type `wanted`."""
-    if pa.types.is_struct(wanted):
-        return (
-            pa.types.is_struct(found)
-            and [field.name for field in found] == [field.name for field in wanted]
-            and all(fits(f.type, w.type) for f, w in zip(found, wanted, strict=True))
-        )
-    if pa.types.is_map(wanted):
-        return bool(
-            pa.types.is_map(found) and fits(found.key_type, wanted.key_type) and fits(found.item_type, wanted.item_type)
-        )
-    if pa.types.is_list(wanted):
-        return bool(pa.types.is_list(found) and fits(found.value_type, wanted.value_type))
-    for same in (is_text, is_bytes):
-        if same(wanted):
-            return same(found)
+    for nested in (pa.types.is_struct, pa.types.is_map, pa.types.is_list):
+        if nested(wanted):
+            return bool(nested(found)) and _fit_inside(inner_fields(found), inner_fields(wanted))
     if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
         whole = wanted.precision - wanted.scale >= found.precision - found.scale
         return bool(whole and wanted.scale >= found.scale)
-    if pa.types.is_integer(found) and pa.types.is_integer(wanted):
-        return bool(found.bit_width <= wanted.bit_width)
-    if pa.types.is_floating(found) and pa.types.is_floating(wanted):
-        return bool(found.bit_width <= wanted.bit_width)
-    return bool(found == wanted)
+    for sized in (pa.types.is_integer, pa.types.is_floating):
+        if sized(found) and sized(wanted):
+            return bool(found.bit_width <= wanted.bit_width)
+    return bool(found == wanted) or any(same(found) and same(wanted) for same in (is_text, is_bytes))
+
+
+def _fit_inside(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> bool:
+    same_names = [field.name for field in found] == [field.name for field in wanted]
+    return same_names and all(fits(f.type, w.type) for f, w in zip(found, wanted, strict=True))
 
 
 def is_text(type_: pa.DataType) -> bool:

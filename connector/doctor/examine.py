@@ -107,7 +107,7 @@ def _check_sink_options(kind: str, options: Options, own: Collection[str], inter
     if sink is None or not issubclass(sink, Examines):
         known = f"{', '.join(each.name for each in FORMATS)}, {REGISTRY}; to check another sink, pass the LOCATION of its query"
         raise OptionError("INVALID_OPTION", owner="barrier doctor", option="format", value=kind, expectation=known)
-    prefix = options.get("transactionalIdPrefix")
+    prefix = options.get("transactionalIdPrefix", "").strip() or None
     options = options.replaced(transactionalidprefix=prefix or NO_QUERY)
     yield from _check_sink(sink.ofOptions(options), prefix, own, interval_ms)
 
@@ -121,7 +121,7 @@ def _check_several(options: Mapping[str, str], own: Collection[str], interval: s
         known = {under_route(prefix, each.name) for prefix in own}
         asked = {**_without(each.options, "checkpointLocation"), "barrierInterval": interval}
         if "transactionalidprefix" in asked:
-            asked["transactionalidprefix"] = under_route(asked["transactionalidprefix"], each.name)
+            asked["transactionalidprefix"] = under_route(asked["transactionalidprefix"].strip(), each.name)
         for found in _check_format(each.format, asked, known):
             yield replace(found, sentence=f"{each.name}: {found.sentence}")
 

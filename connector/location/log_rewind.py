@@ -210,7 +210,7 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
         batch: _our_offsets(location, batch) for batch in range(first + 1, last + 1) if has_offsets(location, batch)
     }
     plans: list[list[Any] | None] = [None]
-    if all(len(offsets) == len(begin) for offsets in later.values()):
+    if begin and all(len(offsets) == len(begin) for offsets in later.values()):
         columns = [{batch: offsets[index] for batch, offsets in later.items()} for index in range(len(begin))]
         plans = [_plan(first, last, *line) for line in zip(begin, columns, strict=True)]
     if None in plans or len({len(plan or ()) for plan in plans}) > 1:
@@ -234,12 +234,9 @@ def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Map
 
 
 def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any]]:
-    found = []
-    for line in source_lines(location, batch):
-        if line.offset is None:
-            raise LocationError("REWIND_FOREIGN_SOURCE", batch=batch)
-        found.append(dict(line.offset))
-    return found
+    """Return the offset in every source line of a micro-batch; an empty list if one of the sources is not ours."""
+    lines = source_lines(location, batch)
+    return [dict(line.offset or {}) for line in lines] if all(line.offset is not None for line in lines) else []
 
 
 def _replace(location: CheckpointLocation, batch: int, text: str) -> None:

@@ -16,7 +16,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any
 
@@ -106,6 +106,12 @@ def is_of_partition(store: str, partitions: int | None) -> bool:
     return partitions is None or not number.isdigit() or int(number) < partitions
 
 
+def _newest_snapshot(files: Iterable[re.Match[str]], version: int) -> int:
+    """Return the version of the newest snapshot at or below `version`; 0 if there is none."""
+    found = [int(match[1]) for match in files if match[2] not in CHANGES and int(match[1]) <= version]
+    return max(found, default=0)
+
+
 def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
     """Yield the files in ``state/`` that Spark needs to continue after a micro-batch, without the snapshots' shared files."""
     partitions = shuffle_partitions(location, batch)
@@ -115,10 +121,9 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
             continue
         files = [match for name in names if name[0] != "." and (match := VERSIONED.fullmatch(name))]
         whole = [match for match in files if not match[3]]
-        snapshots = [int(match[1]) for match in whole if match[2] not in CHANGES and int(match[1]) <= version]
-        first = max(snapshots, default=0)
-        if any("_" in match[0].partition(".")[0] for match in whole):
-            first = 0  # only Spark knows which of the files with an id is valid
+        with_ids = any("_" in match[0].partition(".")[0] for match in whole)
+        # Only Spark knows which of the files with an id is valid.
+        first = 0 if with_ids else _newest_snapshot(whole, version)
         for match in files:
             number, changes = int(match[1]), match[2] in CHANGES
             if first < number <= version or (number == first and not changes):

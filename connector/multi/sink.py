@@ -6,6 +6,7 @@ rows when it has committed them, so one store shows them a moment before another
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from transactional import DecidedCheckpoint, Finding
 
 __all__ = ["MultiSink"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -230,11 +233,15 @@ class MultiSink(
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the datasets of all sinks."""
+        """Return the datasets of all sinks that this process can find."""
         found: set[tuple[str, str]] = set()
         for name in as_columns(options.get("sinks", "")):
             own = {key.removeprefix(f"{name}."): value for key, value in options.items() if key.startswith(f"{name}.")}
-            sink = cls._sink_of(own.pop("format", ""))
+            try:
+                sink = cls._sink_of(own.pop("format", ""))
+            except OptionError as problem:
+                log.warning("the datasets of the sink %s are unknown: %s", name, problem)
+                continue
             if issubclass(sink, NamesDatasets):
                 found.update(sink.datasets(Options(own), output.get(name, {})))
         return found

@@ -114,9 +114,8 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     internals.be_active(writer._spark)
     if internals.knows_format(writer._spark, source.name()) is False:
         writer._spark.dataSource.register(source)
-    options = {**asked.options, **_as_text(given.get("options", {}))}
-    if given.get("path") is not None:
-        options["path"] = given["path"]
+    path = {"path": given["path"]} if given.get("path") is not None else {}
+    options = {**asked.options, **_as_text(given.get("options", {})), **path}
     mode = str(given.get("outputMode") or asked.mode)
     host = HostedSink(sink, Options(options), asked.schema)
     writer.option(STARTED_AFTER, _position(host))
@@ -126,11 +125,10 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     ours = [read for name, read in sources if name == SOURCE_NAME]
     lines = [planned.line_of(read) if name == SOURCE_NAME else SourceLine(name) for name, read in sources]
     host.check_start(mode.lower() == "complete", lines if ours else ())
+    _warn_of_slow_settings(writer._spark)
     if host.is_first():
         for read in ours:
             planned.check_bounds(read)
-    _warn_of_slow_settings(writer._spark)
-    if host.is_first():
         _check_first(writer._spark, host)
 
 

@@ -74,19 +74,7 @@ class AvroEncoder:
         kind = found["type"]
         if not isinstance(kind, str) or kind in self._named:
             return self._null(values, kind, path)
-        inner: list[tuple[pa.Array, Any, str]] = []
-        if kind in ("record", "error"):
-            places = {field.name: at for at, field in enumerate(values.type)}
-            flat = values.flatten()
-            inner = [
-                (flat[places[field["name"]]], field["type"], f"{path}.{field['name']}") for field in found["fields"]
-            ]
-        elif kind == "array":
-            inner = [(values.flatten(), found["items"], f"{path}[]")]
-        elif kind == "map":
-            first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
-            inner = [(values.items[first:last], found["values"], f"{path}{{}}")]
-        for each, of, where in inner:
+        for each, of, where in _inside(values, found, path):
             if each.null_count and not self._nullable(of):
                 return where
             if deeper := self._null(each.drop_null(), of, where):
@@ -138,20 +126,28 @@ class AvroEncoder:
         return RowRefusedError("ROW_NOT_ENCODED", schema=self._definition.id, reason=reason)
 
 
+def _inside(values: pa.Array, node: Mapping[str, Any], path: str) -> list[tuple[pa.Array, Any, str]]:
+    """Return the values directly inside a column of records, arrays or maps, each with its type in the schema and its path."""
+    if node["type"] in ("record", "error"):
+        places = {field.name: at for at, field in enumerate(values.type)}
+        flat = values.flatten()
+        return [(flat[places[field["name"]]], field["type"], f"{path}.{field['name']}") for field in node["fields"]]
+    if node["type"] == "array":
+        return [(values.flatten(), node["items"], f"{path}[]")]
+    if node["type"] == "map":
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        return [(values.items[first:last], node["values"], f"{path}{{}}")]
+    return []
+
+
 def _target(found: pa.DataType, wanted: pa.DataType, path: str) -> pa.DataType:
     """Return the schema's type with its fields in the column's order. A cast to this type keeps every value or fails."""
     import pyarrow as pa
     from pyarrow import types as t
 
     if t.is_struct(found) and t.is_struct(wanted):
-        there, asked = [field.name for field in found], [field.name for field in wanted]
-        if len({*there}) != len(there):
-            raise _differs(path, "two fields have the same name")
-        for names, others, whose in ((asked, there, "the column"), (there, asked, "the schema")):
-            missing = [name for name in names if name not in others]
-            if missing:
-                raise _differs(f"{path}.{missing[0]}", f"{whose} does not have this field")
-        fields = ((name, found.field(name).type, wanted.field(name).type) for name in there)
+        names = _same_fields(found, wanted, path)
+        fields = ((name, found.field(name).type, wanted.field(name).type) for name in names)
         return pa.struct([(name, _target(of, into, f"{path}.{name}")) for name, of, into in fields])
     if (t.is_list(found) or t.is_large_list(found)) and t.is_list(wanted):
         return pa.list_(_target(found.value_type, wanted.value_type, f"{path}[]"))
@@ -160,6 +156,18 @@ def _target(found: pa.DataType, wanted: pa.DataType, path: str) -> pa.DataType:
     if not any(are(found) and are(wanted) and fits(found, wanted) for are, fits in _alike()):
         raise _differs(path, f"it is {found} in the column, but {wanted} in the schema")
     return wanted
+
+
+def _same_fields(found: pa.DataType, wanted: pa.DataType, path: str) -> list[str]:
+    """Check that two structs have the same fields, in any order. Return their names, in the order of `found`."""
+    there, asked = [field.name for field in found], [field.name for field in wanted]
+    if len({*there}) != len(there):
+        raise _differs(path, "two fields have the same name")
+    for names, others, whose in ((asked, there, "the column"), (there, asked, "the schema")):
+        missing = [name for name in names if name not in others]
+        if missing:
+            raise _differs(f"{path}.{missing[0]}", f"{whose} does not have this field")
+    return there
 
 
 def _numbers(kind: pa.DataType) -> pa.DataType:

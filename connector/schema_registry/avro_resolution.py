@@ -9,7 +9,7 @@ fastavro lets others add code.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import MAX_PREC, Context, Decimal
 from typing import Any, Final
@@ -102,21 +102,13 @@ def _default(node: Any, value: Any, named: Mapping[str, Any]) -> Any:
     if isinstance(value, _Value):
         return value
     if isinstance(node, list):
-        for branch in node:
-            try:
-                return _default(branch, value, named)
-            except (ValueError, TypeError, KeyError, AttributeError):  # noqa: PERF203 - the next branch may fit
-                continue
-        raise ValueError
+        return _default_of_union(node, value, named)
     node = named.get(node, node) if isinstance(node, str) else node
     kind = _kind(node)
     if isinstance(kind, (list, dict)):
         return _default(kind, value, named)
     if kind in ("bytes", "fixed"):
-        raw = value.encode("latin-1")
-        if kind == "fixed" and len(raw) != node["size"]:
-            raise ValueError
-        return _decimal(raw, node) if _is_decimal(node) else raw
+        return _default_bytes(node, value)
     if kind == "array":
         return [_default(node["items"], each, named) for each in value]
     if kind == "map":
@@ -126,19 +118,46 @@ def _default(node: Any, value: Any, named: Mapping[str, Any]) -> Any:
             each["name"]: _default(each["type"], value.get(each["name"], each.get("default", _ABSENT)), named)
             for each in node["fields"]
         }
-    expected = {"null": type(None), "boolean": bool, "int": int, "long": int, "string": str, "enum": str}
     if kind in ("float", "double"):
-        if isinstance(value, (bool, str)) and value not in ("NaN", "Infinity", "-Infinity"):
-            raise ValueError
-        return _as_float(value, kind) if isinstance(value, int) else float(value)
-    if not isinstance(value, expected[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        raise ValueError
-    if kind == "enum" and value not in node["symbols"]:
+        return _default_float(value, kind)
+    if type(value) is not _IN_JSON[kind] or (kind == "enum" and value not in node["symbols"]):
         raise ValueError
     return value
 
 
+def _default_of_union(branches: Sequence[Any], value: Any, named: Mapping[str, Any]) -> Any:
+    for branch in branches:
+        try:
+            return _default(branch, value, named)
+        except (ValueError, TypeError, KeyError, AttributeError):  # noqa: PERF203 - the next branch may fit
+            continue
+    raise ValueError
+
+
+def _default_float(value: Any, kind: str) -> float:
+    if isinstance(value, (bool, str)) and value not in ("NaN", "Infinity", "-Infinity"):
+        raise ValueError
+    return _as_float(value, kind) if isinstance(value, int) else float(value)
+
+
+def _default_bytes(node: Any, value: str) -> bytes | Decimal:
+    raw = value.encode("latin-1")
+    if _kind(node) == "fixed" and len(raw) != node["size"]:
+        raise ValueError
+    return _decimal(raw, node) if _is_decimal(node) else raw
+
+
 _ABSENT: Final = object()
+
+_IN_JSON: Final[Mapping[str, type]] = {
+    "null": type(None),
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "string": str,
+    "enum": str,
+}
+"""Avro's type → the Python type of its default, as read from JSON."""
 
 
 @dataclass
@@ -184,14 +203,7 @@ class _Pairs:
             return {**copy, "symbols": writer["symbols"]}
         if kind == "fixed":
             return {**copy, "size": writer["size"], **_hook(writer, reader, path)}
-        into = {}
-        if reader and reader["type"] == kind:
-            into = {alias: each["type"] for each in reader["fields"] for alias in each.get("aliases", ())}
-            renamed = {alias: each["name"] for each in reader["fields"] for alias in each.get("aliases", ())}
-            names = [renamed.get(each["name"], each["name"]) for each in writer["fields"]]
-            if twice := next((name for name in names if names.count(name) > 1), None):
-                raise SchemaResolutionError(f"{path}.{twice} was written twice, under its name and under an alias")
-            into.update((each["name"], each["type"]) for each in reader["fields"])
+        into = _types_by_name(writer, reader, path) if reader and reader["type"] == kind else {}
         fields = [
             {"name": each["name"], "type": self.of(each["type"], into.get(each["name"]), f"{path}.{each['name']}")}
             for each in writer["fields"]
@@ -208,6 +220,17 @@ class _Pairs:
             reader = self.read[reader]
         kind = _kind(reader)
         return self._readers_type(kind) if isinstance(kind, (list, dict)) or kind in self.read else reader
+
+
+def _types_by_name(writer: Any, reader: Any, path: str) -> dict[str, Any]:
+    """Return the types of a reader's record by the names and aliases of its fields."""
+    aliases = {alias: each for each in reader["fields"] for alias in each.get("aliases", ())}
+    names = [aliases[each["name"]]["name"] if each["name"] in aliases else each["name"] for each in writer["fields"]]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SchemaResolutionError(f"{path}.{twice} was written twice, under its name and under an alias")
+    found = {alias: each["type"] for alias, each in aliases.items()}
+    found.update((each["name"], each["type"]) for each in reader["fields"])
+    return found
 
 
 def _hook(writer: Any, reader: Any, path: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -67,9 +67,17 @@ def _of_jdbc(text: str, invalid: Callable[[str], OptionError]) -> dict[str, str]
     ]
     found["host"] = ",".join((host or port).strip("[]") for host, _, port in hosts)
     found["port"] = ",".join(port if host and colon else "5432" for host, colon, port in hosts)
+    return {**found, **_libpq_parameters(given, "sslmode=" in text, invalid)}
+
+
+def _libpq_parameters(
+    given: Iterable[tuple[str, str]], has_mode: bool, invalid: Callable[[str], OptionError]
+) -> dict[str, str]:
+    """Translate the parameters of a JDBC address. `has_mode`: whether the address has libpq's own ``sslmode``."""
+    found = {}
     for name, value in given:
         if name.lower() == "ssl":
-            if "sslmode=" not in text:
+            if not has_mode:
                 found["sslmode"] = "verify-full" if value.lower() in ("", "true") else "prefer"
         elif name.lower() not in FROM_JDBC:
             known = ", ".join(sorted(key for key, libpq in FROM_JDBC.items() if libpq))

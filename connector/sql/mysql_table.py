@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -165,13 +165,7 @@ class Mysql(dialect.Dialect[Column]):
             expectation = "a table with the engine InnoDB, because other engines have no transactions; not a view"
             raise OptionError("INVALID_OPTION", owner=NAME, option="dbtable", value=name, expectation=expectation)
         columns = [Column(*row) for row in ask(COLUMNS)]
-        parts: dict[str, list[tuple[Any, Any]]] = {}
-        for index, column, part in ask(KEYS):
-            parts.setdefault(index, []).append((column, part))
-        keys = [
-            Index(index, frozenset(c for c, _ in each if c), all(c and part is None for c, part in each))
-            for index, each in parts.items()
-        ]
+        keys = _indexes(ask(KEYS))
         exact = {column.name.lower(): column.name for column in columns}
         clauses = [
             str(text) if self.mariadb else re.sub(r"\\(.)", r"\1", str(text))
@@ -285,3 +279,14 @@ def _values(enum: str) -> list[str]:
 def _literal(text: str) -> str:
     """Return a string as a hexadecimal literal for a constraint, because servers change literals with quotation marks."""
     return f"x'{text.encode().hex()}'"
+
+
+def _indexes(rows: Iterable[Sequence[Any]]) -> list[Index]:
+    """Return the unique indexes in rows of `KEYS`."""
+    parts: dict[str, list[tuple[Any, Any]]] = {}
+    for index, column, part in rows:
+        parts.setdefault(index, []).append((column, part))
+    return [
+        Index(index, frozenset(c for c, _ in each if c), all(c and part is None for c, part in each))
+        for index, each in parts.items()
+    ]

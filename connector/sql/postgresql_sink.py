@@ -250,6 +250,13 @@ class PostgresqlSink(TableSink):
         if self.look_up(cursor) is not None:
             cursor.execute(f"LOCK TABLE {self.place} IN ROW EXCLUSIVE MODE")
 
+    def _on_conflict(self, target: Any, names: Sequence[str], key: Sequence[str]) -> str:
+        """Return the action of ``ON CONFLICT``: update every column of the row whose value can differ."""
+        quoted = self.dialect.quoted
+        same = {quoted(column.name) for column in target.columns if column.name in key and column.one_form}
+        update = [name for name in names if name not in same] or ([quoted(name) for name in key] if target.acts else [])
+        return f"UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in update)}" if update else "NOTHING"
+
     def insert(self, cursor: Any, target: Any, staged: Staged, more: str = "") -> tuple[int, int | None]:
         """Insert staged rows into the target. With a key, the last row of each key replaces the row in the target."""
         staging, written, key, nonces = staged
@@ -266,12 +273,9 @@ class PostgresqlSink(TableSink):
             return cursor.rowcount, None
         keys = [self.dialect.quoted(name) for name in key]
         own = ", ".join(f"s.{name}" for name in keys)
-        same = {self.dialect.quoted(column.name) for column in target.columns if column.name in key and column.one_form}
-        update = [name for name in names if name not in same] or (keys if target.acts else [])
-        change = ", ".join(f"{name} = EXCLUDED.{name}" for name in update)
         cursor.execute(
             f"{statement}SELECT DISTINCT ON ({own}) {values} {source} ORDER BY {own}, o.turn DESC, s.barrier_row DESC "
-            f"ON CONFLICT ({', '.join(keys)}) DO {f'UPDATE SET {change}' if change else 'NOTHING'}"
+            f"ON CONFLICT ({', '.join(keys)}) DO {self._on_conflict(target, names, key)}"
         )
         taken = cursor.rowcount
         if not target.acts:

@@ -161,7 +161,7 @@ def test_a_driver_is_seen_to_run_or_to_be_gone(tmp_path: Path, capsys: pytest.Ca
     place.run(process=this_process())
     assert answer(capsys, "checkpoints", "show", str(place))[1]["stats"]["run"]["alive"] is True
     assert main(["checkpoints", "show", str(place)]) == 0
-    assert f"pid {os.getpid()}: runs" in capsys.readouterr().out
+    assert f"pid {os.getpid()}: running" in capsys.readouterr().out
     place.run(process=dead_process())
     _, document, _ = answer(capsys, "checkpoints", "show", str(place))
     assert document["stats"]["run"]["alive"] is False

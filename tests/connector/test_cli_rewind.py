@@ -105,7 +105,7 @@ def test_a_dry_run_says_what_it_would_need_and_changes_nothing(tmp_path: Path, c
     status, document, said = answer(capsys, "rewind", str(place), "--to", target, "--dry-run")
     assert (status, document["status"], document["batch"]) == (0, "dry run", 1)
     assert document["needs"] == ["QUERY_RUNS", "OUTPUT_COMMITTED"]
-    assert said.count("it would be refused") == 2
+    assert said.count("the rewind would be refused") == 2
     _, document, _ = answer(capsys, *newest(place), "--dry-run", "--query-stopped")
     assert (document["needs"], document["rewritten"]) == ([], [3, 4])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -77,7 +77,7 @@ def test_a_query_that_runs_is_asked_once_and_waited_for(tmp_path: Path, capsys: 
         status, document, said = answer(capsys, "stop", str(place), "--timeout", "0")
         assert (status, document["status"]) == (5, "asked for")
         assert (document["prepared"], document["idle"]) == ([1, 2], True)
-        assert "Prepared micro-batches that wait for its final checkpoint: 1 to 2" in said
+        assert "These micro-batches are prepared and wait for the final checkpoint: 1 to 2" in said
     ledger = place.ledger()
     assert ledger.stopping
     assert place.files("pending") == [1, 2], "the query commits them itself"

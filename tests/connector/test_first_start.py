@@ -46,8 +46,8 @@ def test_what_a_dead_driver_has_left_is_deleted(tmp_path: Path, log: str) -> Non
 @pytest.mark.parametrize(
     ("starts", "seen"),
     [
-        ([this_process()], "runs"),
-        ([dead_process(), this_process()], "runs"),
+        ([this_process()], "running"),
+        ([dead_process(), this_process()], "running"),
         ([ELSEWHERE], "can't be seen from here"),
         ([], "can't be seen from here"),  # it was started without `register`
     ],

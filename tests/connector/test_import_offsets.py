@@ -127,7 +127,7 @@ def test_sources_that_are_not_kafkas_are_named_and_one_of_kafkas_can_be_taken_al
     document, said = run(capsys, old, new, status=1)
     assert document["condition"] == "NOT_A_KAFKA_SOURCE"
     assert 'source 1 ({"logOffset":3}), source 2 (17)' in said
-    assert "--source. This query has: 0, 3" in said
+    assert "The Kafka sources of this query: 0, 3" in said
     assert run(capsys, old, new, "--source", "1", status=1)[0]["condition"] == "NOT_A_KAFKA_SOURCE"
     assert run(capsys, old, new, "--source", "4", status=1)[0]["condition"] == "INVALID_OPTION"
     assert not new.exists()

@@ -309,12 +309,12 @@ def test_sources_whose_plans_differ_in_length_are_an_error(place: Place) -> None
 
 @pytest.mark.parametrize("line", ['{"logOffset":7}', "-"])
 @pytest.mark.parametrize("batch", [5, 7])
-def test_a_source_that_is_not_ours_is_refused_by_name(place: Place, batch: int, line: str) -> None:
+def test_ends_of_a_source_that_is_not_ours_are_unknown(place: Place, batch: int, line: str) -> None:
     place.log(2, 9)
     place.offsets(batch, offset(batch), line)
     before = place.files()
     error = refusal(replay, place.location, 5, 8)
-    assert (error.condition, error.parameters["batch"]) == ("REWIND_FOREIGN_SOURCE", batch)
+    assert (error.condition, error.parameters["found"]) == ("PLANNED_ENDS_UNKNOWN", [6, 7, 8])
     assert place.files() == before
 
 

@@ -184,7 +184,7 @@ def test_what_a_former_container_has_left_is_named_or_ended(
     place.prepared(1)
     wish = StopRequest()
     wish.ask()
-    more: dict[str, Any] = {"location": str(place), "wish": wish, "single_driver": single_driver}
+    more: dict[str, Any] = {"location": str(place), "stop": wish, "single_driver": single_driver}
     if single_driver:
         supervise(FakeQuery, NoRestart(), **more)  # type: ignore[arg-type]
     else:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 
 from transactional import errors
@@ -19,6 +24,9 @@ from transactional.errors import (
     TwoPhaseCommitError,
 )
 from transactional.failure import MOST_TEXT, Failure, Remedy, failure_of
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {path: path.read_text() for name in ("connector", "transactional") for path in (ROOT / name).rglob("*.py")}
 
 # As it came from Spark 4.2, shortened in the middle.
 SPARK_TEXT = """[STREAM_FAILED] Query [id = 5d1e, runId = 77a0] terminated with exception: \
@@ -95,3 +103,44 @@ def test_an_error_of_somebody_else_is_kept_short() -> None:
 def test_every_kind_of_ours_is_known_by_its_name_in_a_text() -> None:
     for name in errors.__all__:
         assert failure_of(f"transactional.errors.{name}: [SOME_CONDITION] so it is").condition == "SOME_CONDITION"
+
+
+def test_an_error_of_a_class_that_another_package_derives_has_one_remedy_as_an_error_and_in_spark_s_text() -> None:
+    for path, text in SOURCES.items():
+        if re.search(r"^class \w+Error\(\w+Error\)", text, re.MULTILINE):
+            import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    derived = {
+        each
+        for each in _derived(TwoPhaseCommitError)
+        if each.__module__.split(".")[0] in ("connector", "transactional")
+    }
+    derived -= {getattr(errors, name) for name in errors.__all__}
+    assert {kind.__name__ for kind in derived} >= {"MissingRightError", "UndecidedCommitError", "QueryRunsError"}
+    for kind in derived:
+        for condition in _raised_with(kind):
+            problem = kind(condition)
+            found = failure_of(f"Traceback (most recent call last):\n{kind.__module__}.{kind.__name__}: {problem}\n")
+            assert (found.condition, found.remedy) == (condition, failure_of(problem).remedy)
+            assert found.remedy.value == failure_of(TwoPhaseCommitError(condition)).remedy.value
+
+
+def _derived(kind: type[TwoPhaseCommitError]) -> Iterator[type[TwoPhaseCommitError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _derived(each)
+
+
+def _raised_with(kind: type[TwoPhaseCommitError]) -> set[str]:
+    """Return the conditions with which the product raises a class."""
+    found = {each for text in SOURCES.values() for each in re.findall(rf'{kind.__name__}\(\s*"(\w+)"', text)}
+    assert found, kind
+    return found
+
+
+def test_a_class_of_a_user_has_the_remedy_of_its_base() -> None:
+    class RefusedError(StoreError):
+        pass
+
+    assert failure_of(RefusedError("MY_CONDITION", "no")).remedy is Remedy.NONE
+    for name, remedy in (("PutBackError", Remedy.NONE), ("StoreUnreachableError", Remedy.RESTART)):
+        assert failure_of(f"transactional.errors.{name}: [MY_CONDITION] no").remedy is remedy

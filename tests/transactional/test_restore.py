@@ -160,7 +160,7 @@ def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open
     [
         ((), r"its run 1 has not ended"),
         (((EntryKind.STOPPED, {"run": 1}),), ""),
-        (((EntryKind.REWIND_BEGUN, {"checkpoint": 5}),), "a rewind was begun"),
+        (((EntryKind.REWIND_BEGUN, {"checkpoint": 5}),), "a rewind was started"),
         (
             (
                 (EntryKind.REWIND_BEGUN, {"checkpoint": 5}),

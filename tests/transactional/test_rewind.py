@@ -156,7 +156,7 @@ def test_a_location_on_which_somebody_works_is_busy(world: World) -> None:
     work = rewinder(world)
     preview = work.preview()
     world.ask()
-    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*Stop the query"):
+    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*If the query is running, stop it"):
         work.begin(preview, {})
     assert world.book.rewinding == 0
 

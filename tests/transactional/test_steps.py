@@ -601,5 +601,5 @@ def test_a_planning_does_not_call_lost_what_a_former_commit_commits_meanwhile(de
         return [HandleState(Outcome.LOST) for _ in handles]
 
     sink.inspect = late  # type: ignore[method-assign]
-    with pytest.raises(FencedError, match=r"CONCURRENT_COMMIT.*meanwhile"):
+    with pytest.raises(FencedError, match=r"CONCURRENT_COMMIT.*in the meantime"):
         coordinator.plan()

@@ -137,7 +137,7 @@ def test_the_end_is_not_journalled_while_something_is_open(world: World) -> None
     journal = Journal(world.store)
     run = journal.load().newest_run
     assert run is not None
-    with pytest.raises(FencedError, match=r"CONCURRENT_COMMIT.*micro-batches \[1\]"):
+    with pytest.raises(FencedError, match=r"CONCURRENT_COMMIT.*micro-batches: \[1\]"):
         journal.append(fact_of(EntryKind.STOPPED, {"run": run.token}), may_stop(run.token))
 
 

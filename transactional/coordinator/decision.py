@@ -39,7 +39,7 @@ from transactional.errors import (
 from transactional.history import Handle
 from transactional.ledger import BatchRecord
 from transactional.ownership import Judge, may_record, must_own, newest_run, superseded
-from transactional.recovery import check_schedule
+from transactional.recovery import QueryView, check_schedule
 from transactional.recovery.versions import check_topics, other_topics
 from transactional.secrets import hiding
 from transactional.sink import HandleState, publishes_marks, routes_of
@@ -281,10 +281,7 @@ class Decision:
         if barriers:
             return ClosingReason.BARRIER
         if closes_checkpoint(view.lines, view.previous):
-            if view.batch == 0 and all(line.offset is not None for line in view.lines):
-                return ClosingReason.FIRST
-            same = view.previous is not None and view.sources == sources_digest(view.previous)
-            return ClosingReason.NO_DATA if same else ClosingReason.OTHER_SOURCE
+            return _reason_of_sources(view)
         if view.oldest and view.batch - batches <= view.oldest + 1:
             return ClosingReason.RETAINED
         if any(line.is_within_cut for line in view.lines):
@@ -342,3 +339,10 @@ class Decision:
             declined,
             problem,
         )
+
+
+def _reason_of_sources(view: QueryView) -> ClosingReason:
+    if view.batch == 0 and all(line.offset is not None for line in view.lines):
+        return ClosingReason.FIRST
+    same = view.previous is not None and view.sources == sources_digest(view.previous)
+    return ClosingReason.NO_DATA if same else ClosingReason.OTHER_SOURCE

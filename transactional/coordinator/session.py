@@ -162,8 +162,10 @@ class Session:
         for route in routes_of(self.sink):
             if former is None or former.identified("cluster", route) is not None:
                 continue
-            before = {**_of_route(former.identity, route), **self._address(former.setup, route)}
-            now = {**_of_route(identity, route), **self._address(self.settings.setup, route)}
+            before, now = dict(_of_route(former.identity, route)), dict(_of_route(identity, route))
+            if former.setup:  # a release that did not record the options could not be asked for the old ones
+                before.update(self._address(former.setup, route))
+                now.update(self._address(self.settings.setup, route))
             if before != now:
                 changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
                 return _shown(before, changed), _shown(now, changed)

@@ -159,7 +159,7 @@ def replaced_since_planned(batch: int) -> RetriableError:
 
 
 PLANNED = (
-    ". Spark has already planned a micro-batch with this option: rewind to the newest checkpoint. If there is no checkpoint, "
+    ". A micro-batch was already planned with this option: rewind to the newest checkpoint. If there is no checkpoint, "
     "nothing was written: start at a new location"
 )
 

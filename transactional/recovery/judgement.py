@@ -32,6 +32,23 @@ class Judgement(enum.Enum):
     )
 
 
+def _refuse_unknown(checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]) -> None:
+    for part, state in states:
+        if state.outcome is Outcome.UNKNOWN:
+            raise AmbiguousOutcomeError(
+                "OUTCOME_UNKNOWN",
+                transaction=(
+                    f"the transaction of micro-batch {part.batch}, {part} ({part.rows} rows) of checkpoint "
+                    f"{checkpoint.id}"
+                ),
+                checkpoint=checkpoint.id,
+                **part.named,
+                rows=part.rows,
+                handle=dict(part.handles[-1]),
+                evidence=state.evidence,
+            )
+
+
 def judge_checkpoint(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]], batch: int
 ) -> Judgement:
@@ -47,20 +64,7 @@ def judge_checkpoint(
         ``PREPARED_LOST``: rows would have to be written again in micro-batches before the current one.
     """
     parts = ledger.parts_of(checkpoint)
-    for part, state in states:
-        if state.outcome is Outcome.UNKNOWN:
-            raise AmbiguousOutcomeError(
-                "OUTCOME_UNKNOWN",
-                transaction=(
-                    f"the transaction of micro-batch {part.batch}, {part} ({part.rows} rows) of checkpoint "
-                    f"{checkpoint.id}"
-                ),
-                checkpoint=checkpoint.id,
-                **part.named,
-                rows=part.rows,
-                handle=dict(part.handles[-1]),
-                evidence=state.evidence,
-            )
+    _refuse_unknown(checkpoint, states)
     lost = {part.batch for part in _lost(ledger, checkpoint, states)}
     if not lost:
         return Judgement.COMMIT

@@ -59,20 +59,16 @@ class ClusterAdmin(KafkaConnection):
                 return None
             infos: dict[str, TopicInfo] = {}
             for name in wanted:
-                seen = [topic for answer in answers for topic in answer.topics if topic.name == name]
-                if any(topic.error_code == TOPIC_DENIED for topic in seen):
-                    raise missing_right("DESCRIBE", f"topic {name}")
-                seen = [topic for topic in seen if topic.error_code != UNKNOWN_TOPIC]
+                seen = _descriptions(answers, name)
                 if any(topic.error_code != NONE for topic in seen) or len({topic.topic_id for topic in seen}) > 1:
                     return None
                 if seen:
-                    infos[name] = info = _newest(seen)
-                    needed = [
-                        number for number in info.leaders if awaited is None or Partition(name, number) in awaited
-                    ]
-                    if any(info.leaders[number] < 0 for number in needed):
-                        return None
-            return infos
+                    infos[name] = _newest(seen)
+            leaders = {
+                Partition(name, number): info.leaders[number] for name, info in infos.items() for number in info.leaders
+            }
+            needed = leaders if awaited is None else leaders.keys() & awaited
+            return None if any(leaders[partition] < 0 for partition in needed) else infos
 
         return self.until(attempt, f"the leaders of {', '.join(wanted)}") if wanted else {}
 
@@ -174,6 +170,14 @@ def metadata_request(topics: Iterable[str]) -> Any:
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=True,
     )
+
+
+def _descriptions(answers: Iterable[Any], name: str) -> list[Any]:
+    """Return the brokers' descriptions of one topic, without those of brokers that do not know the topic."""
+    seen = [topic for answer in answers for topic in answer.topics if topic.name == name]
+    if any(topic.error_code == TOPIC_DENIED for topic in seen):
+        raise missing_right("DESCRIBE", f"topic {name}")
+    return [topic for topic in seen if topic.error_code != UNKNOWN_TOPIC]
 
 
 def _newest(seen: Sequence[Any]) -> TopicInfo:

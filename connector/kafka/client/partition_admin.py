@@ -126,31 +126,23 @@ class PartitionAdmin:
         def attempt() -> list[StableEnd] | None:
             left = {index: witness for index, witness in asked.items() if index not in ends}
             topics = self._topics({witness.partition for witness in left.values()})
-            for index, witness in left.items():
-                reason = why_gone(topics, witness)
-                if reason:
-                    ends[index] = StableEnd(gone=reason)
-            found = {
-                index: witness
-                for index, witness in left.items()
-                if index not in ends and not is_behind(topics[witness.partition.topic], witness)
-            }
-            layers = _layers(found)
+            gone = {index: reason for index, witness in left.items() if (reason := why_gone(topics, witness))}
+            ends.update((index, StableEnd(gone=reason)) for index, reason in gone.items())
+            layers = _layers(
+                {
+                    index: witness
+                    for index, witness in left.items()
+                    if index not in gone and not is_behind(topics[witness.partition.topic], witness)
+                }
+            )
             sent = (
                 (node, _fetch([asked[layer[member]] for member in of_leader], topics), layer)
                 for layer in layers
                 for node, of_leader in _by_leader(topics, layer).items()
             )
             for layer, answer in self._answers(sent):
-                if answer.error_code not in (NONE, *MOVING):
-                    raise StoreError("KAFKA_REFUSED", reason=f"Fetch: {error_name(answer.error_code)}")
-                names = {topics[partition.topic].topic_id: partition.topic for partition in layer}
-                for topic in answer.responses if answer.error_code == NONE else ():
-                    # Versions below 13 name the topic, later ones its id.
-                    name = topic.topic or names[str(topic.topic_id)]
-                    for part in topic.partitions:
-                        place = Partition(name, part.partition_index)
-                        self._take(ends, asked, layer[place], part, topics[name].epoch(place.number))
+                for place, part in _fetched(answer, {topics[name].topic_id: name for name, _ in layer}):
+                    self._take(ends, asked, layer[place], part, topics[place.topic].epoch(place.number))
             return [ends[index] for index in range(len(witnesses))] if len(ends) == len(witnesses) else None
 
         return self._admin.until(attempt, "the stable offsets of partitions") if witnesses else []
@@ -319,6 +311,16 @@ def _describe(partitions: Sequence[Partition]) -> Any:
     return DescribeProducersRequest(
         topics=[kind(name=topic, partition_indexes=indexes) for topic, indexes in numbers.items()]
     )
+
+
+def _fetched(answer: Any, names: Mapping[str, str]) -> Iterator[tuple[Partition, Any]]:
+    """Yield the partitions in a Fetch response. `names` maps topic ids to names: later versions than 12 name only the id."""
+    if answer.error_code not in (NONE, *MOVING):
+        raise StoreError("KAFKA_REFUSED", reason=f"Fetch: {error_name(answer.error_code)}")
+    for topic in answer.responses if answer.error_code == NONE else ():
+        name = topic.topic or names[str(topic.topic_id)]
+        for part in topic.partitions:
+            yield Partition(name, part.partition_index), part
 
 
 def _fetch(witnesses: Sequence[Witness], topics: Mapping[str, TopicInfo]) -> Any:

@@ -136,6 +136,15 @@ def _why_unreadable(part: Any, witness: Witness) -> str:
     return "" if part.error_code == NONE else error_name(part.error_code)
 
 
+def _ending(batch: Any, producer_id: int, epoch: int, witness: Witness) -> Ending:
+    """Return which marker of this producer a record batch is; ``UNKNOWN`` if it is none, or an earlier one."""
+    ours = batch.producer_id == producer_id and batch.producer_epoch in (epoch, epoch + 1)
+    if not (batch.is_control_batch and ours and batch.last_offset >= witness.offset):
+        return Ending.UNKNOWN
+    marker = next(iter(batch), None)  # compaction can leave an empty batch of a marker
+    return parse_control_key(marker.key if marker else None)
+
+
 def _search(admin: KafkaAdmin, info: TopicInfo, producer_id: int, epoch: int, witness: Witness) -> Verdict | None:
     from kafka.record.memory_records import MemoryRecords
 
@@ -160,11 +169,7 @@ def _search(admin: KafkaAdmin, info: TopicInfo, producer_id: int, epoch: int, wi
         before = offset
         for batch in MemoryRecords(bytes(part.records or b"")):
             offset = max(offset, batch.last_offset + 1)
-            ours = batch.producer_id == producer_id and batch.producer_epoch in (epoch, epoch + 1)
-            if not (batch.is_control_batch and ours and batch.last_offset >= witness.offset):
-                continue
-            marker = next(iter(batch), None)  # compaction can leave an empty batch of a marker
-            ending = parse_control_key(marker.key if marker else None)
+            ending = _ending(batch, producer_id, epoch, witness)
             if ending is not Ending.UNKNOWN:
                 return Verdict(
                     ending,

@@ -56,6 +56,15 @@ def next_cut(
     return min(found, key=age, default=None)
 
 
+def _lowest(lineages: Iterable[Lineage]) -> dict[str, int]:
+    """Return each origin's lowest barrier in these lineages."""
+    lowest: dict[str, int] = {}
+    for lineage in lineages:
+        for origin, barrier in lineage.items():
+            lowest[origin] = min(barrier, lowest.get(origin, barrier))
+    return lowest
+
+
 def newest_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], most: Mapping[str, int] | None = None
 ) -> dict[str, int] | None:
@@ -69,10 +78,7 @@ def newest_cut(
         if any(not passed and at[channel] is None for channel, passed in cut.items()):
             return None
         lineages = {channel: _lineage(at, ahead, channel, passed) for channel, passed in cut.items()}
-        lowest: dict[str, int] = {}
-        for lineage in lineages.values():
-            for origin, barrier in lineage.items():
-                lowest[origin] = min(barrier, lowest.get(origin, barrier))
+        lowest = _lowest(lineages.values())
         beyond = [c for c, lineage in lineages.items() if any(b > lowest[origin] for origin, b in lineage.items())]
         if not beyond:
             return cut if any(cut.values()) else None

@@ -191,20 +191,25 @@ def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
+def _header_lists(messages: Sequence[Message], at: Partition) -> list[Any]:
+    # On an error, the client sets the error but returns a value. Called directly, it would raise some steps later; this way it
+    # raises here.
+    read = operator.methodcaller("headers")
+    found: list[Any] = []
+    try:
+        for message in messages:
+            found.append(read(message))  # noqa: PERF401 - the length shows which one failed
+    except (UnicodeDecodeError, SystemError):  # SystemError: the client returned a value although an error was set
+        raise bad_record(at, messages[len(found)].offset(), UNREADABLE_HEADER) from None
+    return found
+
+
 def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
     kind = headers_type()
-    # On an error, the client sets the error but returns a value. Called directly, it would raise some steps later; this way it
-    # raises here.
-    read = operator.methodcaller("headers")
-    lists: list[Any] = []
-    try:
-        for message in messages:
-            lists.append(read(message))  # noqa: PERF401 - the length shows which one failed
-    except (UnicodeDecodeError, SystemError):  # SystemError: the client returned a value although an error was set
-        raise bad_record(at, messages[len(lists)].offset(), UNREADABLE_HEADER) from None
+    lists = _header_lists(messages, at)
     flat = list(chain.from_iterable(headers for headers in lists if headers))
     keys = [key for key, _ in flat]
     if None in keys:

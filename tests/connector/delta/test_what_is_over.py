@@ -146,7 +146,7 @@ def test_half_of_a_transaction_is_no_commit_and_says_so(parted: DeltaSink, tmp_p
     commits.add_files(DeltaTable(str(tmp_path / "table")), [half], checkpoint(1))
     if cleaned:
         clean_up(tmp_path)
-    said = "1 of its 2 files are in the log"
+    said = "only 1 of the transaction's 2 files are in the log"
     state = parted.inspect([handle])[0]
     assert (state.outcome, said in state.evidence) == (Outcome.UNKNOWN, True)
     for attempt in (lambda: parted.commit([handle], checkpoint(1)), lambda: parted.abort([handle])):

@@ -533,7 +533,7 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
         {"right.txnVersion": "3"},
         r"FORBIDDEN_OPTION.*right.txnversion.*leave out the prefix right\.",
     ),
-    "a path of its own": ({"path": "/tmp/x"}, "INVALID_OPTION.*path belongs to one sink"),
+    "a path of its own": ({"path": "/tmp/x"}, "INVALID_OPTION.*option path.*set the path of one sink"),
     "at least once": ({"deliveryGuarantee": "at-least-once"}, "INVALID_OPTION.*deliveryGuarantee"),
     "no such route column": ({"routeColumn": "rout"}, "INVALID_OPTION.*routeColumn.*value, route"),
     "a route column of numbers": ({"routeColumn": "value"}, "INVALID_OPTION.*routeColumn.*int64"),

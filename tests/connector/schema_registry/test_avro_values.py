@@ -374,11 +374,11 @@ def test_a_json_schema_becomes_columns() -> None:
         ({"type": "array", "items": {"type": "string"}}, "of the type array<string>, not an object with properties"),
         ({"properties": {"x": {}}}, "the schema.x is of any type"),
         ({"properties": {"x": True}}, "the schema.x is a schema that allows any value"),
-        ({"properties": {"x": {"type": ["string", "integer"]}}}, "one of the types string, integer"),
+        ({"properties": {"x": {"type": ["string", "integer"]}}}, "of several types (string, integer)"),
         ({"properties": {"x": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}}, "one of several schemas"),
         ({"properties": {"x": {"$ref": "#"}}}, "which contains itself"),
         ({"properties": {"x": {"$ref": "#/$defs/y"}}}, "a reference to #/$defs/y, which does not exist"),
-        ({"properties": {"x": {"$ref": "other.json"}}}, "does not name among its references"),
+        ({"properties": {"x": {"$ref": "other.json"}}}, "does not list as a reference"),
         ({"type": "object"}, "an object without named properties"),
     ],
 )

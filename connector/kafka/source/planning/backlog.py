@@ -178,13 +178,7 @@ class Backlog:
         after = replace(before, topics=begin, ids=ids, gone=standing.gone)
         if self.target is None:
             return Available(after, latest, first, lost)
-        target = self.target
-        # The next run reads partitions that were created after the target. A position after its target does not move.
-        ends = {
-            partition: min(offset, max(target.get(partition, 0), begin.get(partition, 0)))
-            for partition, offset in latest.items()
-            if partition in target or partition in begin
-        }
+        ends = _up_to(self.target, latest, begin)
         first = {partition: min(offset, ends.get(partition, 0)) for partition, offset in first.items()}
         return Available(after, ends, first, lost)
 
@@ -242,3 +236,17 @@ def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], los
                 whole,
                 part if len(part) else "none of them",
             )
+
+
+def _up_to(
+    target: Mapping[Partition, int], latest: Mapping[Partition, int], begin: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """Return the ends that do not go beyond a target. A position that is already beyond it does not move.
+
+    The next run reads partitions that were created after the target.
+    """
+    return {
+        partition: min(offset, max(target.get(partition, 0), begin.get(partition, 0)))
+        for partition, offset in latest.items()
+        if partition in target or partition in begin
+    }

@@ -208,7 +208,7 @@ def test_where_loss_is_allowed_a_task_goes_on_behind_what_retention_removed(capl
     assert read(consumer, 10, 60, tolerance=careless(consumer), stall_seconds=PAUSE_SECONDS / 2) == list(range(40, 60))
     assert consumer.clock.passed >= PAUSE_SECONDS, "two answers, a pause apart"
     [warning] = [record.getMessage() for record in caplog.records]
-    assert "up to 30 rows are lost, offsets [10, 40)" in warning
+    assert "up to 30 rows are lost (offsets [10, 40))" in warning
     assert read(consumer, 10, 30, tolerance=careless(consumer)) == [], "nothing of the range is left"
 
 

@@ -1,0 +1,90 @@
+"""Tests in which several processes use the store, and some are killed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from transactional.testing.bench import Bench
+
+__all__ = ["SeveralProcesses"]
+
+
+class SeveralProcesses:
+    """The part of `SinkConformance` that runs several processes, and kills some of them."""
+
+    def test_commit_and_abort_raced_by_two_processes_end_in_one(self, sink_options: Mapping[str, str]) -> None:
+        """One process commits a handle while another aborts it. Each of them wins at least once."""
+        suite: Any = self
+        bench = Bench(suite, sink_options)
+        expected: list[int] = []
+        ends: set[str] = set()
+        chance = random.Random(1)
+        with bench.process() as one, bench.process() as two:
+            bench.order(one, "identify")
+            bench.order(two, "identify")
+            for number in range(suite.rounds + 2):
+                handle = bench.prepare([number], attempt=number, number=number)
+                orders = [(one, "commit"), (two, "abort")]
+                chance.shuffle(orders)
+                answers = {}
+                alone = [order for order in orders if number >= suite.rounds and order[1] not in ends]
+                for process, what in alone[:1]:  # it has not won a race yet, so now it runs first
+                    answers[what] = process.ask(**bench.words(what, handle))
+                for process, what in orders:
+                    if what not in answers:
+                        process.send(**bench.words(what, handle))
+                committed = answers["commit"] if "commit" in answers else one.answer()
+                aborted = answers["abort"] if "abort" in answers else two.answer()
+                lost = bench.lost_of(handle) == [handle]
+                ends.add("abort" if lost else "commit")
+                if not lost:
+                    expected.append(number)
+                assert bool(list(bench.sink().abort([handle]))) is not lost, (committed, aborted)
+                assert not (lost and committed == {}), "commit returned, but the transaction is lost"
+                assert not (not lost and "lost" in committed), (
+                    "commit reported the transaction as lost, but it is committed"
+                )
+                assert not (lost and aborted.get("committed")), (
+                    "abort reported the transaction as committed, but it is lost"
+                )
+                assert not (not lost and aborted == {"committed": []}), (
+                    "abort reported the transaction as aborted, but it is committed"
+                )
+                bench.must_see(expected)
+        assert ends == {"commit", "abort"}
+
+    def test_a_process_killed_after_begin_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
+        """The killed process must also leave nothing that blocks the next transaction."""
+        self._kill("begin", sink_options)
+
+    def test_a_process_killed_after_write_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
+        """The killed process must also leave nothing that blocks the next transaction."""
+        self._kill("write", sink_options)
+
+    def _kill(self, step: str, sink_options: Mapping[str, str]) -> None:
+        suite: Any = self
+        bench = Bench(suite, sink_options)
+        with bench.process() as victim:
+            assert victim.ask(**bench.words_to_prepare([1], until=step)) == {}
+            victim.kill()
+        bench.must_see([])
+        bench.sweep()
+        bench.must_be_finished()
+        bench.commit(bench.prepare([2], attempt=1))
+        bench.must_see([2])
+
+    def test_a_prepared_transaction_survives_the_death_of_its_process(self, sink_options: Mapping[str, str]) -> None:
+        """One process prepares and is killed. Another process commits."""
+        suite: Any = self
+        bench = Bench(suite, sink_options)
+        with bench.process() as victim:
+            first = victim.ask(**bench.words_to_prepare([1], until="preCommit"))["handle"]
+            second = victim.ask(**bench.words_to_prepare([2], until="preCommit", partition=1))["handle"]
+            victim.kill()
+        bench.must_see([])
+        bench.commit(first)
+        assert list(bench.sink().abort([second])) == []
+        bench.must_see([1])
+        bench.must_be_finished()
