@@ -183,7 +183,9 @@ def test_a_rewind_that_is_not_done_is_finished(tmp_path: Path, capsys: Capture) 
 
 def test_secrets_that_are_missing_are_named(tmp_path: Path, capsys: Capture) -> None:
     setup = {"class": "integration.file_sink:FileSink", "options": {}, "schema": {"type": "struct", "fields": []}}
-    place = two_prepared(tmp_path, setup={**setup, "hidden": ["some.password"]})
+    place = CliPlace(tmp_path)
+    place.run(process=dead_process(), setup={**setup, "hidden": ["some.password"]})
+    place.decided(0)
     status, document, _ = answer(capsys, "stop", str(place))
     assert (status, document["condition"]) == (1, "MISSING_OPTION")
     assert "the sink had some.password: pass them with --options-file" in document["message"]
