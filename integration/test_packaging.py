@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from connector.formats.table import FORMATS, SINKS
 
 ROOT = Path(__file__).parent.parent
@@ -50,10 +52,11 @@ def test_the_contract_of_our_sinks_holds_every_sink_but_kafka_s() -> None:
     assert sorted(held) == sorted(rooms)
 
 
-def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() -> None:
+@pytest.mark.parametrize("missing", ["connector.spark.host", "connector", "transactional"])
+def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used(missing: str) -> None:
     program = (
         "import sys\n"
-        "sys.modules['connector.spark.host'] = None\n"
+        f"sys.modules['{missing}'] = None\n"
         "sys.path.insert(0, sys.argv[1])\n"
         "from pyspark_2pc_kafka import DefaultSource\n"
         "print(DefaultSource.name())\n"
@@ -67,4 +70,4 @@ def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() ->
     name, message = run.stdout.splitlines()
     assert name == "2pc-kafka"
     assert '"2pc-kafka" is installed but cannot be imported' in message
-    assert "connector.spark.host" in message
+    assert f"import of {missing} halted" in message or f"No module named '{missing}." in message

@@ -107,8 +107,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
-        if find_spec("deltalake") is None:
-            raise OptionError("MISSING_PACKAGE", owner=NAME, package="barrier-kafka[delta]", option="format")
+        _check_package()
         self._settings = parse_write_options(options)
         for name in self._settings.partition_by:
             column_of(schema, name)
@@ -176,6 +175,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
     @classmethod
     def ofOptions(cls, options: Options) -> DeltaSink:
         """Return a sink for the table's columns. If the table does not exist, use the columns that the options name."""
+        _check_package()
         settings = parse_write_options(options)
         folder = TableFolder(settings)
         with folder.reaching():
@@ -420,3 +420,8 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
     def _delete(self, handles: Sequence[DeltaHandle]) -> None:
         self._folder.delete([file["path"] for handle in handles for file in handle["files"]])
         self._notes.delete([handle["nonce"] for handle in handles])
+
+
+def _check_package() -> None:
+    if find_spec("deltalake") is None:
+        raise OptionError("MISSING_PACKAGE", owner=NAME, package="barrier-kafka[delta]", option="format")

@@ -1,5 +1,5 @@
 """PySpark finds the format ``2pc-kafka`` here, without a registration call."""
 
-from connector.registration.default_source import default_source
+from pyspark_barrier_kafka.default_source import default_source
 
 DefaultSource = default_source("2pc-kafka")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection
 from pathlib import Path
 
@@ -120,3 +121,11 @@ def test_a_sink_of_a_user_is_checked_by_its_options_as_ours_are(monkeypatch: pyt
     assert {"options", "sink", "interval", "disk"} <= set(found)
     assert found["interval"].sentence == "30000 ms, []"
     assert found["disk"].level is Level.PROBLEM
+
+
+def test_a_package_that_is_missing_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.delta.sink.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    found = [each for each in examine_options({"path": str(tmp_path / "table")}) if each.level is Level.PROBLEM]
+    assert [each.condition for each in found] == ["MISSING_PACKAGE"]
+    assert "barrier-kafka[delta]" in f"{found[0].sentence} {found[0].remedy}"

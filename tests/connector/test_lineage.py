@@ -54,7 +54,7 @@ def test_each_checkpoint_is_an_event_with_what_was_written_and_a_run_begins_and_
 def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
     place = CliPlace(tmp_path)
     options = {
-        "sinks": "topic, files,table,counts,hidden",
+        "sinks": "topic, files,table,counts,hidden,theirs",
         "topic.format": "2pc-kafka",
         "topic.kafka.bootstrap.servers": "one:9092,two:9092",
         "files.format": "2pc-delta",
@@ -67,6 +67,7 @@ def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
         "counts.dbtable": "`counts`",
         "hidden.format": "2pc-postgresql",
         "hidden.dbtable": "sales.orders",
+        "theirs.format": "of-another-program",
     }
     place.run(sink="2pc-multi", setup={"class": "", "options": options, "schema": {}})
     log = tmp_path / "events"

@@ -27,9 +27,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from transactional.errors.catalogue import catalogue, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "AmbiguousOutcomeError",

@@ -11,7 +11,7 @@ def default_source(format_: str) -> type[DataSource]:
     """Return the data source class of one of our formats.
 
     If it can't be imported, return a class that raises an error with the reason when a query uses it. This function must never
-    raise an error, because that would hide all Python data sources from Spark.
+    raise an error, because that would hide all Python data sources from Spark. So this module imports the package only here.
     """
     try:
         from connector.registration.data_sources import source_of
