@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import logging
 import re
@@ -145,6 +146,8 @@ def _is_error(value: type) -> bool:
 
 
 def _head(name: str, value: Callable[..., Any]) -> str:
+    if isinstance(value, enum.EnumMeta):  # the signature for making a new enum differs between versions of Python
+        return f"{name}(value)"
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
@@ -70,7 +70,10 @@ def _rows(command: Callable[..., Any]) -> list[tuple[str, str]]:
     hints = get_type_hints(command, include_extras=True)
     arguments, options = [], []
     for name, parameter in inspect.signature(command).parameters.items():
-        kind, info = get_args(hints[name])
+        # Before Python 3.11, a parameter whose default is None has an Optional around its annotation.
+        kind, info = get_args(
+            next((each for each in get_args(hints[name]) if get_origin(each) is Annotated), hints[name])
+        )
         if isinstance(info, ArgumentInfo):
             arguments.append(_argument(name, kind, info, parameter.default))
         elif isinstance(info, OptionInfo):

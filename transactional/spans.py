@@ -162,7 +162,7 @@ def _sum_readable(
 
     width, whole = _WIDTHS[group], _WIDTHS[group - 1] if group else 0
     keys, surplus, masks = _tables(group)
-    windows = np.ndarray((len(octets) - 8 * width + 1,), f"V{8 * width}", octets, strides=(1,))
+    windows: np.ndarray[Any, Any] = np.ndarray((len(octets) - 8 * width + 1,), f"V{8 * width}", octets, strides=(1,))
     step = _BLOCK // width
     scratch = np.empty(min(step, len(starts)) * width, np.uint64)
     for first in range(0, len(starts), step):

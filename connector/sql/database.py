@@ -200,7 +200,10 @@ def sqlstate(problem: Exception) -> str:
 
 
 def _likely(problem: Exception, names: set[str]) -> str:
-    """Return an SQLSTATE class for an error without an SQLSTATE, from SQLite's result code or the error's class name."""
+    """Return an SQLSTATE class for an error without an SQLSTATE, from SQLite's result code or the error's class name.
+
+    Before Python 3.11, errors of ``sqlite3`` have no result code. There, an OperationalError counts as an outage.
+    """
     code = getattr(problem, "sqlite_errorcode", None)
     if code is not None:
         return SQLITE.get(code & 0xFF, "HY")

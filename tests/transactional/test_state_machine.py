@@ -360,7 +360,7 @@ def explore(parts: Parts, examples: int, first: int = 0) -> Counter[str]:
     """
     seen: Counter[str] = Counter()
     for number in range(first // BUNDLE, (first + examples) // BUNDLE):
-        run_state_machine_as_test(
+        run_state_machine_as_test(  # type: ignore[no-untyped-call, unused-ignore]  # typed from some version on
             seed(number)(machine(parts, seen)),
             settings=settings(
                 max_examples=BUNDLE,

@@ -115,7 +115,7 @@ def to_record_batch(messages: Sequence[Message], at: Partition, columns: tuple[s
     first, last = messages[0].offset(), messages[-1].offset()
     if first is not None and last is not None and last - first == count - 1:
         # Offsets rise strictly, so without a gap the first and the last one determine all of them.
-        offsets = np.arange(first, last + 1, dtype=np.int64)
+        offsets: np.ndarray[Any, Any] = np.arange(first, last + 1, dtype=np.int64)
     else:
         offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -145,6 +146,7 @@ def test_an_error_is_judged_by_its_sqlstate_and_not_by_the_name_of_its_class(
     assert found.condition == condition
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="before Python 3.11, errors of sqlite3 have no result code")
 def test_what_sqlite_refuses_for_ever_is_no_outage(tmp_path: Path) -> None:
     """All of these are an OperationalError."""
     path = tmp_path / "events.db"
