@@ -163,6 +163,6 @@ def test_of_two_drivers_on_s3_the_one_paused_before_its_decision_is_fenced_and_t
         newest_run = second.place.ledger().newest_run
         assert newest_run is not None
         assert "RUN_SUPERSEDED" in first.error()
-        assert f"superseded by run {newest_run.token}" in first.error()
+        assert f"replaced by run {newest_run.token}" in first.error()
         assert second.wait_exit() == 0, second.tail()
         second.place.check_whole(second.expected)
