@@ -44,6 +44,8 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     brokers, topic and rights. If something is wrong, ``start()`` raises a short error before Spark writes anything into the
     checkpoint location. Without this call, the query fails later, in its first micro-batch.
 
+    ``barrier-kafka`` then also knows how many tasks the cluster can run at the same time (see its option ``maxPartitions``).
+
     If barrier-kafka is installed as a package, Spark finds its formats without this call. You need the call if you ship
     barrier-kafka as a zip (``--py-files``), if you use your own subclasses of `TwoPhaseCommitSink`, or if Spark's search for
     formats was killed in this session. A second call changes nothing.

@@ -310,8 +310,8 @@ def test_a_replay_has_what_is_left_in_the_same_tasks(
 
 
 def ranges_of(partitions: Sequence[Any]) -> list[tuple[int, int]]:
-    found = [partition.range for partition in partitions if isinstance(partition, KafkaInputPartition)]
-    return [(each.start, each.end) for each in found]
+    tasks = [partition for partition in partitions if isinstance(partition, KafkaInputPartition)]
+    return [(each.start, each.end) for task in tasks for each in task.ranges]
 
 
 def test_rows_that_expire_after_the_planning_are_counted_once_per_task(

@@ -119,7 +119,7 @@ def read(
             marks = consumer.watermarks(at)
             assert marks is not None
             wanted = OffsetRange(at, start, marks[1] if end is None else end)
-            batches = [records.to_batch(at, columns) for records in fetch(consumer, wanted)] if len(wanted) else []
+            batches = [records.to_batch(columns) for records in fetch(consumer, [wanted])] if len(wanted) else []
             for batch in batches:
                 batch.validate(full=True)
             table = pa.Table.from_batches(batches, arrow_schema(columns))
@@ -311,7 +311,7 @@ def test_rows_outlive_their_consumer(kafka: Cluster, topic_name: str) -> None:
 
     def fail_at_the_second_batch() -> None:
         with borrow_consumer(config_of(kafka)) as consumer:
-            for records in fetch(consumer, OffsetRange(at, 0, 2000)):
+            for records in fetch(consumer, [OffsetRange(at, 0, 2000)]):
                 kept.append(records)
                 if len(kept) == 2:
                     raise KeyError
@@ -319,7 +319,7 @@ def test_rows_outlive_their_consumer(kafka: Cluster, topic_name: str) -> None:
     with pytest.raises(KeyError):
         fail_at_the_second_batch()
     gc.collect()
-    assert [value for records in kept for value in records.to_batch(at, ("value",)).column(0).to_pylist()] == values
+    assert [value for records in kept for value in records.to_batch(("value",)).column(0).to_pylist()] == values
 
 
 def end_in_a_cycle(servers: str, topic: str) -> None:
@@ -328,7 +328,7 @@ def end_in_a_cycle(servers: str, topic: str) -> None:
     def fail() -> None:
         with borrow_consumer(config_at(servers)) as consumer:
             assert isinstance(consumer, NativeConsumer)
-            cycle: list[Any] = [consumer, next(iter(fetch(consumer, OffsetRange(Partition(topic, 0), 0, 2000))))]
+            cycle: list[Any] = [consumer, next(iter(fetch(consumer, [OffsetRange(Partition(topic, 0), 0, 2000)])))]
             cycle.append(cycle)
             raise KeyError
 

@@ -63,7 +63,7 @@ def fill(kafka: Cluster, topic: str, chance: random.Random, keyed: bool) -> None
 
 def read(config: ClientConfig, wanted: OffsetRange, objects: bool) -> pa.Table:
     with way(objects), borrow_consumer(config) as consumer:
-        batches = [records.to_batch(wanted.partition, COLUMNS) for records in fetch(consumer, wanted)]
+        batches = [records.to_batch(COLUMNS) for records in fetch(consumer, [wanted])]
     return pa.Table.from_batches(batches, arrow_schema(COLUMNS)).combine_chunks()
 
 

@@ -365,4 +365,4 @@ def test_the_partition_of_a_task_says_what_it_reads(kafka: Cluster, topic_name: 
     start = reader.initialOffset()
     [partition] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     assert isinstance(partition, KafkaInputPartition)
-    assert str(partition.range) == f"{topic_name}-0 [0, 2)"
+    assert list(map(str, partition.ranges)) == [f"{topic_name}-0 [0, 2)"]

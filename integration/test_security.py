@@ -318,7 +318,7 @@ def test_rows_are_written_committed_and_read_by_both_libraries(secured: SecuredC
     check_brokers(config)
     at = Partition(topic, 0)
     with borrow_consumer(config) as consumer:
-        batches = [records.to_batch(at, ("value",)) for records in fetch(consumer, OffsetRange(at, 0, 2))]
+        batches = [records.to_batch(("value",)) for records in fetch(consumer, [OffsetRange(at, 0, 2)])]
     assert [value for batch in batches for value in batch.column("value").to_pylist()] == [b"a", b"b"]
 
 

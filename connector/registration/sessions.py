@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from connector.registration.data_sources import add_sinks, known_sources, travels
+from connector.registration.slots import give_slots
 from connector.registration.start_check import check_starts
 from connector.spark import internals
 from transactional.sink import TwoPhaseCommitSink
@@ -33,6 +34,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
             spark.dataSource.register(each)
     _warn_of_workers(internals.worker_python(spark))
     check_starts()
+    give_slots()
 
 
 def _warn_of_workers(program: str | None) -> None:

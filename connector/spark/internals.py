@@ -6,7 +6,7 @@ import enum
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ __all__ = [
     "phase",
     "running_tasks",
     "setting",
+    "slots",
     "stream_sources",
     "stream_write",
     "streaming_query",
@@ -278,6 +279,15 @@ def setting(session: SparkSession, key: str) -> str | None:
     except Exception:  # noqa: BLE001 - the session may be gone; `start` reports that better
         return None
     return None if found is None else str(found)
+
+
+def slots(session: SparkSession, of: Callable[[Callable[[str], str | None], str, int], int | None]) -> int | None:
+    """Return what `of` makes of a context's settings, its master and its default parallelism. None if they can't be read."""
+    try:
+        context: Any = session.sparkContext
+        return of(context.getConf().get, str(context.master), int(context.defaultParallelism))
+    except Exception:  # noqa: BLE001 - Spark Connect, or the JVM is gone
+        return None
 
 
 def knows_format(session: SparkSession, name: str) -> bool | None:

@@ -25,7 +25,7 @@ from connector.kafka.native.library import OBJECTS_ONLY
 from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import parse_read_options
-from connector.kafka.source.reading.fetch import read_range
+from connector.kafka.source.reading.fetch import read_ranges
 from connector.spark.collector import collector_patient
 from integration.broker import Cluster
 from transactional.checkpoint import DecidedCheckpoint
@@ -97,7 +97,7 @@ def _write(servers: str, topic: str, rows: int) -> float:
 def _read(servers: str, topic: str, rows: int, **more: Any) -> float:
     options = parse_read_options({"kafka.bootstrap.servers": servers, "subscribe": topic, **more})
     begun = time.thread_time()
-    count = sum(batch.num_rows for batch in read_range(options, OffsetRange(Partition(topic, 0), 0, rows + 1)))
+    count = sum(batch.num_rows for batch in read_ranges(options, [OffsetRange(Partition(topic, 0), 0, rows + 1)], {}))
     assert count == rows // BATCH * BATCH
     return time.thread_time() - begun
 

@@ -125,7 +125,7 @@ def _consume(servers: str, topic: str, partitions: Sequence[int], arrow: bool, r
             messages = consumer.consume(10_000, 0.1)
             if messages:
                 if arrow:
-                    to_record_batch(messages, Partition(topic, partition), COLUMNS)
+                    to_record_batch(messages, ((Partition(topic, partition), len(messages)),), COLUMNS)
                 position = (messages[-1].offset() or 0) + 1
                 total += len(messages)
     consumer.close()

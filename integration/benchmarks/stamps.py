@@ -28,7 +28,7 @@ STAMPED: Final[Mapping[str, Sequence[str]]] = {
     ],
     "connector.spark.host": ["HostedStreamWriter.prepare", "HostedStreamWriter.commit"],
     "connector.spark.hosted_sink": ["HostedSink._write_part"],
-    "connector.kafka.source.reading.fetch": ["read_range"],
+    "connector.kafka.source.reading.fetch": ["read_ranges"],
     "connector.kafka.sink.kafka_sink": [
         f"KafkaSink.{name}" for name in ("beginTransaction", "preCommit", "inspect", "commit", "ensureVisible", "sweep")
     ],

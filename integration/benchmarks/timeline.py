@@ -41,7 +41,7 @@ KINDS = {
     "HostedStreamWriter.prepare": "planning worker",
     "HostedStreamWriter.commit": "commit worker",
     "HostedSink._write_part": "task worker",
-    "read_range": "task worker",
+    "read_ranges": "task worker",
 }
 """The call by which a process is known."""
 

@@ -15,8 +15,9 @@ from connector.kafka.source.alignment.alignment import Alignment
 from connector.kafka.source.bounds import OffsetBound, check_partitions
 from connector.kafka.source.offsets import Positions
 from connector.kafka.source.planning.ranges import OffsetRange
+from connector.kafka.source.planning.tasks import divide
 from connector.kafka.source.read_options import ReadOptions
-from connector.kafka.source.reading.fetch import KafkaInputPartition, read_range
+from connector.kafka.source.reading.fetch import KafkaInputPartition, read_ranges
 from connector.kafka.source.subscription import wrong_partitions
 from connector.kafka.source.topic_reader import TopicReader
 from transactional.clock import Clock, SystemClock
@@ -53,7 +54,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         self.fail_on_data_loss = options.fail_on_data_loss
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one task per partition with rows to read, or several if the options split it. *Driver, once per scan*."""
+        """Return the tasks, as the options divide the ranges among them. *Driver, once per scan*."""
         options = self._options
         admin = self._brokers(options.config)
         topics = TopicReader(admin, options.config, options.retries, clock=self._clock)
@@ -70,15 +71,13 @@ class BarrierKafkaBatchReader(DataSourceReader):
         else:
             end = self._readable_end(topics, topics.resolve(options.ending, there, strict=self.fail_on_data_loss))
         ranges = [part for part in self._ranges(start, end) if len(part)]
-        return [
-            KafkaInputPartition(part, topics.ids.get(part.partition.topic)) for part in options.splitting.split(ranges)
-        ]
+        return [KafkaInputPartition(task, topics.ids) for task in divide(ranges, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the range's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*."""
+        """Yield the task's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*."""
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
-        return read_range(self._options, partition.range, partition.topic_id)
+        return read_ranges(self._options, partition.ranges, partition.topic_ids)
 
     def _readable_end(self, topics: TopicReader, end: Positions) -> Positions:
         """Limit the end to readable offsets: the user's offsets may lie after the last row, or after an open transaction."""

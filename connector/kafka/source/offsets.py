@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.alignment.cut import Cut
+from connector.kafka.source.task_limits import TaskLimits
 from transactional.barrier import CheckpointBarrier
 from transactional.entry import UNFIT
 from transactional.errors import LocationError
@@ -155,6 +156,9 @@ class SourceOffset:
         guaranteed.
     cut : Cut or None
         Where the micro-batch ends among the barriers of other queries, if the query follows any (``alignOn``).
+    tasks : TaskLimits or None
+        How the ranges are divided among tasks, whatever the options are when the micro-batch is replayed. None if an older
+        release wrote the offset: its tasks follow from the options.
     """
 
     topics: Positions
@@ -170,6 +174,7 @@ class SourceOffset:
     gone: Mapping[str, SetAside] = field(default_factory=dict)
     reordered: bool = False
     cut: Cut | None = None
+    tasks: TaskLimits | None = None
 
     def next_planned(self) -> SourceOffset:
         """Return the first planned end, with the other planned ends as its `planned`."""
@@ -198,6 +203,7 @@ class SourceOffset:
             **({"reordered": True} if self.reordered else {}),
             "source": SOURCE_NAME,
             "start": positions_to_json(self.start),
+            **({"tasks": self.tasks.to_json()} if self.tasks is not None else {}),
             "topics": positions_to_json(self.topics),
             "version": VERSION,
         }
@@ -244,6 +250,7 @@ class SourceOffset:
             gone={topic: SetAside.from_json(aside) for topic, aside in value.get("gone", {}).items()},
             reordered=bool(value.get("reordered", False)),
             cut=Cut.from_json(value["cut"]) if value.get("cut") is not None else None,
+            tasks=TaskLimits.from_json(value["tasks"]) if value.get("tasks") is not None else None,
         )
 
 

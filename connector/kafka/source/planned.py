@@ -19,7 +19,7 @@ def line_of(options: Mapping[str, str]) -> SourceLine:
     offset: dict[str, Any] = {
         "interval": read.schedule.interval_ms,
         "minPause": read.schedule.min_pause_ms,
-        "reordered": read.splitting.is_set,
+        "reordered": read.tasks.splits,
         "cut": None if read.align is None else {},
     }
     return SourceLine("", offset)

@@ -25,9 +25,9 @@ from connector.kafka.source.option_values import (
     as_topics,
 )
 from connector.kafka.source.planning.micro_batch import TriggerLimits
-from connector.kafka.source.planning.ranges import Splitting
 from connector.kafka.source.rows import HEADERS, all_columns
 from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.task_limits import TaskLimits
 from connector.kafka.source.topic_reader import Retries
 from connector.options import Option, OptionTable, ParsedOptions, as_bool, as_choice, as_str
 from transactional.errors import OptionError
@@ -39,6 +39,7 @@ __all__ = [
     "GROUP_ID",
     "READ_DEFAULTS",
     "READ_OPTIONS",
+    "SLOTS",
     "STREAM_ONLY",
     "Kind",
     "ReadOptions",
@@ -150,14 +151,21 @@ READ_OPTIONS = OptionTable(
             "minPartitions",
             None,
             as_long(1),
-            "Approximate minimum number of tasks: long ranges are split among several tasks. Without it, each partition is one "
-            "task. Streams need allowReordering.",
+            "Approximate minimum number of tasks: long ranges are split among several tasks. Streams need allowReordering.",
         ),
         Option(
             "maxRecordsPerPartition",
             None,
             as_long(1),
             "Maximum number of offsets per task: longer ranges are split among several tasks. Streams need allowReordering.",
+        ),
+        Option(
+            "maxPartitions",
+            None,
+            as_long(1),
+            "Maximum number of tasks. If more partitions have rows, a task reads several of them, one after the other. "
+            "minPartitions and maxRecordsPerPartition may need more tasks. Default: the number of tasks that the cluster can "
+            "run at the same time, if connector.register can tell; otherwise one task per partition.",
         ),
         Option(
             "allowReordering",
@@ -258,6 +266,9 @@ GROUP_ID: Final = Option(
 )
 """The only client setting that Spark lists among the source's options; the client gets it as well."""
 
+SLOTS: Final = "sessionSlots"
+"""An option that `connector.register` sets: how many tasks the cluster can run at the same time."""
+
 BATCH_ONLY: Final = frozenset({"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"})
 """Options of batch reads. A stream refuses them, as Spark's own source does."""
 
@@ -300,7 +311,7 @@ class ReadOptions:
         Where reading begins and ends. Only batch reads use `ending`.
     limits : TriggerLimits
         The limits of a micro-batch. Only streams use them.
-    splitting : Splitting
+    tasks : TaskLimits
     schedule : Schedule
         The schedule of barriers. Only streams use it.
     retries : Retries
@@ -318,7 +329,7 @@ class ReadOptions:
     starting: Bound
     ending: Bound
     limits: TriggerLimits
-    splitting: Splitting
+    tasks: TaskLimits
     schedule: Schedule
     retries: Retries
     poll_seconds: float
@@ -329,7 +340,8 @@ class ReadOptions:
 
 def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
     """Check the options that the user set, without asking the brokers, and return them."""
-    parsed = READ_OPTIONS.parse(options)
+    slots = next((int(value) for name, value in options.items() if name.lower() == SLOTS.lower()), None)
+    parsed = READ_OPTIONS.parse({name: value for name, value in options.items() if name.lower() != SLOTS.lower()})
     subscription = _subscription(parsed)
     config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)
     default: Literal["earliest", "latest"] = "earliest" if kind == "batch" else "latest"
@@ -349,7 +361,7 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
         starting=starting,
         ending=ending,
         limits=TriggerLimits(most, least, parsed["maxTriggerDelay"]),
-        splitting=Splitting(parsed["minPartitions"], parsed["maxRecordsPerPartition"]),
+        tasks=_tasks(parsed, slots),
         schedule=Schedule(parsed["barrierInterval"], parsed["minPauseBetweenCheckpoints"]),
         retries=Retries(parsed["fetchOffset.numRetries"], parsed["fetchOffset.retryIntervalMs"] / 1000),
         poll_seconds=parsed["kafkaConsumer.pollTimeoutMs"] / 1000,
@@ -357,6 +369,13 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
         fail_on_data_loss=parsed["failOnDataLoss"],
         align=_align(parsed, config, subscription),
     )
+
+
+def _tasks(parsed: ParsedOptions, slots: int | None) -> TaskLimits:
+    least, most = parsed["minPartitions"], parsed["maxPartitions"]
+    if least is not None and most is not None and least > most:
+        raise READ_OPTIONS.invalid("minPartitions", str(least), f"at most maxPartitions, which is {most}")
+    return TaskLimits(least, parsed["maxRecordsPerPartition"], most or slots)
 
 
 def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> AlignOptions | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from connector.kafka.client.topics import Partition
 from transactional.errors import StoreError
@@ -25,6 +25,7 @@ __all__ = [
     "COLUMNS",
     "HEADERS",
     "UNREADABLE_HEADER",
+    "Runs",
     "all_columns",
     "arrow_schema",
     "assemble",
@@ -41,6 +42,9 @@ UNREADABLE_HEADER: Final = (
     "a header whose key is not UTF-8, which the client can't read: leave out includeHeaders, or start after this row"
 )
 
+
+Runs: TypeAlias = "tuple[tuple[Partition, int], ...]"
+"""The partitions of consecutive rows: each partition, with the number of its rows."""
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of Spark's Kafka source, in its order."""
@@ -105,19 +109,14 @@ def headers_type() -> pa.ListType:
     return pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
 
-def to_record_batch(messages: Sequence[Message], at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """Return messages of one partition as one record batch."""
+def to_record_batch(messages: Sequence[Message], runs: Runs, columns: tuple[str, ...]) -> pa.RecordBatch:
+    """Return messages as one record batch."""
     import numpy as np
     import pyarrow as pa
     from confluent_kafka import Message
 
     count = len(messages)
-    first, last = messages[0].offset(), messages[-1].offset()
-    if first is not None and last is not None and last - first == count - 1:
-        # Offsets rise strictly, so without a gap the first and the last one determine all of them.
-        offsets: np.ndarray[Any, Any] = np.arange(first, last + 1, dtype=np.int64)
-    else:
-        offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
+    offsets: np.ndarray[Any, Any] = np.fromiter(map(Message.offset, messages), np.int64, count)
 
     def times() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         stamps = list(map(Message.timestamp, messages))
@@ -127,46 +126,56 @@ def to_record_batch(messages: Sequence[Message], at: Partition, columns: tuple[s
     own = {
         "key": lambda: pa.array(list(map(Message.key, messages)), pa.binary()),
         "value": lambda: pa.array(list(map(Message.value, messages)), pa.binary()),
-        HEADERS: lambda: _headers(messages, at),
+        HEADERS: lambda: _headers(messages, runs),
     }
-    return assemble(at, columns, offsets, times, own)
+    return assemble(runs, columns, offsets, times, own)
 
 
 def assemble(
-    at: Partition,
+    runs: Runs,
     columns: tuple[str, ...],
     offsets: np.ndarray[Any, Any],
     times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
     own: Mapping[str, Callable[[], pa.Array]],
 ) -> pa.RecordBatch:
-    """Return one partition's rows as a record batch. Avoid scalars and type inference: for them, pyarrow imports pandas.
+    """Return rows as a record batch. Avoid scalars and type inference: for them, pyarrow imports pandas.
 
-    `times` returns the timestamps in milliseconds and their types. `own` has a function for each
-    other column that depends on the rows.
+    Parameters
+    ----------
+    runs : Runs
+        The rows' partitions.
+    columns : tuple of str
+    offsets : numpy.ndarray of int64
+    times : Callable
+        Returns the timestamps in milliseconds and their types.
+    own : Mapping[str, Callable]
+        A function for each other column that depends on the rows.
     """
     import numpy as np
     import pyarrow as pa
 
     count = len(offsets)
     made = {name: make() for name, make in own.items() if name in columns}
+    rows = [number for _, number in runs]
     if "topic" in columns:
-        name = at.topic.encode()
-        ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(name * count)]
-        made["topic"] = pa.Array.from_buffers(pa.string(), count, buffers)
+        names = [at.topic.encode() for at, _ in runs]
+        ends = np.zeros(count + 1, np.int32)
+        np.cumsum(np.repeat(np.array([len(name) for name in names], np.int32), rows), out=ends[1:])
+        data = b"".join(name * number for name, number in zip(names, rows, strict=True))
+        made["topic"] = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
     if "partition" in columns:
-        made["partition"] = _numbers(np.full(count, at.number, np.int32))
+        made["partition"] = _numbers(np.repeat(np.array([at.number for at, _ in runs], np.int32), rows))
     if "offset" in columns:
         made["offset"] = _numbers(offsets)
     if "timestamp" in columns or "timestampType" in columns:
         millis, kinds = times()
-        made["timestamp"] = _timestamps(at, offsets, millis, kinds)
+        made["timestamp"] = _timestamps(runs, offsets, millis, kinds)
         made["timestampType"] = _numbers(kinds - np.int32(1))  # Java and Spark number the types from -1
     return pa.RecordBatch.from_arrays([made[name] for name in columns], schema=arrow_schema(columns))
 
 
 def _timestamps(
-    at: Partition, offsets: np.ndarray[Any, Any], millis: np.ndarray[Any, Any], kinds: np.ndarray[Any, Any]
+    runs: Runs, offsets: np.ndarray[Any, Any], millis: np.ndarray[Any, Any], kinds: np.ndarray[Any, Any]
 ) -> pa.Array:
     import numpy as np
     import pyarrow as pa
@@ -178,7 +187,7 @@ def _timestamps(
             f"the timestamp {millis[row]}, in milliseconds since 1970, which Spark's timestamps can't hold: its producer used "
             "a different unit. Start after this row"
         )
-        raise bad_record(at, int(offsets[row]), problem)
+        raise bad_record(runs, row, int(offsets[row]), problem)
     present = None if kinds.all() else pa.py_buffer(np.packbits(kinds != 0, bitorder="little"))
     return pa.Array.from_buffers(pa.timestamp("us", "UTC"), len(millis), [present, pa.py_buffer(millis * 1000)])
 
@@ -191,7 +200,7 @@ def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _header_lists(messages: Sequence[Message], at: Partition) -> list[Any]:
+def _header_lists(messages: Sequence[Message], runs: Runs) -> list[Any]:
     # On an error, the client sets the error but returns a value. Called directly, it would raise some steps later; this way it
     # raises here.
     read = operator.methodcaller("headers")
@@ -200,16 +209,16 @@ def _header_lists(messages: Sequence[Message], at: Partition) -> list[Any]:
         for message in messages:
             found.append(read(message))  # noqa: PERF401 - the length shows which one failed
     except (UnicodeDecodeError, SystemError):  # SystemError: the client returned a value although an error was set
-        raise bad_record(at, messages[len(found)].offset(), UNREADABLE_HEADER) from None
+        raise bad_record(runs, len(found), messages[len(found)].offset(), UNREADABLE_HEADER) from None
     return found
 
 
-def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
+def _headers(messages: Sequence[Message], runs: Runs) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
     kind = headers_type()
-    lists = _header_lists(messages, at)
+    lists = _header_lists(messages, runs)
     flat = list(chain.from_iterable(headers for headers in lists if headers))
     keys = [key for key, _ in flat]
     if None in keys:
@@ -217,7 +226,7 @@ def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
         problem = (
             "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after this row"
         )
-        raise bad_record(at, messages[row].offset(), problem)
+        raise bad_record(runs, row, messages[row].offset(), problem)
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)
     starts = np.concatenate(([0], ends)).astype(np.int32)
     none = np.fromiter((headers is None for headers in lists), np.bool_, len(lists))
@@ -231,8 +240,10 @@ def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(starts), values, type=kind, mask=pa.array(none) if none.any() else None)
 
 
-def bad_record(at: Partition, offset: int | None, problem: str) -> StoreError:
-    """Return the error for a row that can't be put into the columns."""
+def bad_record(runs: Runs, row: int, offset: int | None, problem: str) -> StoreError:
+    """Return the error for a row that can't be put into the columns. `row` is its index."""
+    ends = accumulate(number for _, number in runs)
+    at = next(at for (at, _), end in zip(runs, ends, strict=True) if row < end)
     return StoreError(
         "BAD_RECORD",
         reason=f"the row of {at} at offset {offset} has {problem}",

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,8 +29,9 @@ from connector.kafka.source.planning.backlog import Backlog
 from connector.kafka.source.planning.data_loss import check_joint, warn
 from connector.kafka.source.planning.micro_batch import Timing, next_offset
 from connector.kafka.source.planning.ranges import ranges_between
+from connector.kafka.source.planning.tasks import divide
 from connector.kafka.source.read_options import ReadOptions
-from connector.kafka.source.reading.fetch import KafkaInputPartition, read_range
+from connector.kafka.source.reading.fetch import KafkaInputPartition, read_ranges
 from transactional import faults
 from transactional.barrier import CheckpointBarrier
 from transactional.clock import Clock, SystemClock
@@ -161,7 +163,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if end.topics != end.start:
             self._triggered = now
         warn(end.lost, seen)
-        return replace(end, reordered=options.splitting.is_set)
+        return replace(end, reordered=options.tasks.splits, tasks=options.tasks)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the partitions' ends that `latestOffset` last saw, for Spark's progress. *Driver, once per trigger*."""
@@ -169,7 +171,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return None if seen is None else positions_to_json(seen)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return one or more tasks per partition with rows to read. *Driver, once per micro-batch, and when replayed*.
+        """Return the tasks, as `end` records them. *Driver, once per micro-batch, and when replayed*.
 
         The ranges begin at the start that `end` has recorded, not at `start`. On a replay of the first micro-batch, `start` is
         a new answer of `initialOffset`, which may lie after rows that were never read.
@@ -179,11 +181,13 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             return []
         if before.barrier is not None:
             check_joint(before.topics, after)
-        # The recorded ranges, even if some of their rows no longer exist, so that a replay has the same tasks.
-        ranges = self._options.splitting.split(ranges_between(after.start, after.topics))
+        # The recorded ranges and limits, even if some of the rows no longer exist, so that a replay has the same tasks.
+        limits = replace(self._options.tasks, most=None) if after.tasks is None else after.tasks
+        tasks = divide(ranges_between(after.start, after.topics), limits)
         if end != self._end:
-            ranges = self._backlog.left_of(after, ranges)
-        return [KafkaInputPartition(wanted, after.ids.get(wanted.partition.topic)) for wanted in ranges]
+            left = iter(self._backlog.left_of(after, list(chain.from_iterable(tasks))))
+            tasks = [tuple(islice(left, len(task))) for task in tasks]
+        return [KafkaInputPartition(task, after.ids) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the group's offsets, for monitoring only. *Driver, when Spark has finished a micro-batch, or later*.
@@ -243,9 +247,9 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the range's rows. *Executor, once per task*."""
-        wanted = cast("KafkaInputPartition", partition)
-        return read_range(self._options, wanted.range, wanted.topic_id)
+        """Yield the task's rows. *Executor, once per task*."""
+        task = cast("KafkaInputPartition", partition)
+        return read_ranges(self._options, task.ranges, task.topic_ids)
 
 
 def _log_problem(group: str, answer: Any) -> None:

@@ -1,17 +1,16 @@
-"""Ranges of offsets: each reader task reads one range. Pure."""
+"""Ranges of offsets, which tasks read. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from connector.kafka.client.topics import Partition, listed
 from connector.kafka.source.offsets import Loss, Positions, Reason
 from connector.kafka.source.planning.data_loss import lost_error
 from transactional.errors import StoreError
 
-__all__ = ["OffsetRange", "Splitting", "narrow", "ranges_between"]
+__all__ = ["OffsetRange", "narrow", "ranges_between"]
 
 
 @dataclass(frozen=True, order=True)
@@ -30,62 +29,6 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"{self.partition} [{self.start}, {self.end})"
-
-
-@dataclass(frozen=True)
-class Splitting:
-    """How ranges are split into tasks.
-
-    Parameters
-    ----------
-    least : int or None
-        ``minPartitions``: the approximate minimum number of tasks.
-    longest : int or None
-        ``maxRecordsPerPartition``: the maximum number of offsets per task.
-    """
-
-    least: int | None = None
-    longest: int | None = None
-
-    @property
-    def is_set(self) -> bool:
-        """Whether several tasks may read one partition."""
-        return self.least is not None or self.longest is not None
-
-    def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Split ranges that are too long into even parts, and return them in order.
-
-        Ranges that are longer than `longest` are split first. If there are still fewer tasks than `least`, the ranges are split
-        again: each gets a number of tasks for its share of all offsets, but at least one. The result depends only on the
-        ranges and the options, so that a replay has the same tasks.
-        """
-        parts = list(ranges)
-        if self.longest is not None:
-            parts = [
-                part for whole_range in parts for part in _parts(whole_range, -(-len(whole_range) // self.longest))
-            ]
-        if self.least is None or len(parts) >= self.least:
-            return parts
-        total = sum(map(len, parts))
-        small = [whole_range for whole_range in parts if _share(len(whole_range), total, self.least) == 1]
-        whole = set(small)
-        rest, tasks = total - sum(map(len, small)), max(self.least - len(small), 1)
-        return [
-            part
-            for whole_range in parts
-            for part in _parts(whole_range, 1 if whole_range in whole else _share(len(whole_range), rest, tasks))
-        ]
-
-
-def _share(length: int, total: int, tasks: int) -> int:
-    """Return how many tasks a range gets for its share of all offsets, rounded, but at least one."""
-    return max(1, (2 * length * tasks + total) // (2 * total))
-
-
-def _parts(whole: OffsetRange, number: int) -> list[OffsetRange]:
-    number = min(number, len(whole))
-    cuts = [whole.start + len(whole) * cut // number for cut in range(number + 1)]
-    return [OffsetRange(whole.partition, start, end) for start, end in pairwise(cuts)]
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:

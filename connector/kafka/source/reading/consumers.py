@@ -21,8 +21,8 @@ TUNED: Mapping[str, Any] = {
     "fetch.error.backoff.ms": 50,
     # Pause before a full queue is filled again. With the client's own default, 1000, a task waits most of its time.
     "fetch.queue.backoff.ms": 2,
-    # One task reads one partition, and drops the rest of the queue when its range ends. With 100,000 rows, and fetches of 4 MB
-    # instead of 1 MB as in Java, each process used 35 MB more, and was no faster if the brokers are near.
+    # For each partition that is fetched. A task drops the rest of the queue when its range ends. With 100,000 rows, and fetches
+    # of 4 MB instead of 1 MB as in Java, each process used 35 MB more, and was no faster if the brokers are near.
     "queued.max.messages.kbytes": 32_768,
     "queued.min.messages": 20_000,
     # As in Java. With the client's own default, false, a row that a disk has damaged would be delivered.
@@ -44,23 +44,24 @@ OURS: Mapping[str, Any] = {
 
 # One idle consumer per process, and the ids of the topics that it has read. It knows addresses and rights, but never a
 # query's positions. The process id is part of the key, because a client does not survive a fork.
-_idle: dict[tuple[int, frozenset[tuple[str, Any]]], tuple[RangeConsumer, dict[str, str | None]]] = {}
+_idle: dict[tuple[int, frozenset[tuple[str, Any]]], tuple[RangeConsumer, dict[str, str]]] = {}
 
 complaints: deque[str] = deque(maxlen=1)
 """The last error that a client in this process reported about its brokers. Used only in error texts."""
 
 
 @contextmanager
-def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None = None) -> Iterator[RangeConsumer]:
+def borrow_consumer(config: ClientConfig, topic_ids: Mapping[str, str] | None = None) -> Iterator[RangeConsumer]:
     """Yield a consumer with these settings: the idle consumer of this process, or a new one. *Called on an executor*.
 
     One task uses a consumer at a time. A consumer is dropped after an error, or if it has read an older topic of this name:
     the client remembers the epoch of a leader, and would wait forever for a leader of the new topic, whose epochs begin at 0.
     """
+    wanted = topic_ids or {}
     settings = {**TUNED, **config.for_librdkafka(), **OURS}
     key = (os.getpid(), frozenset(settings.items()))
     consumer, ids = _idle.pop(key, (None, {}))
-    if consumer is not None and ids.get(topic, topic_id) != topic_id:
+    if consumer is not None and any(ids.get(topic, identity) != identity for topic, identity in wanted.items()):
         consumer.close()
         consumer, ids = None, {}
     if consumer is None:
@@ -70,7 +71,7 @@ def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None 
     for other in list(_idle):
         if other[0] == os.getpid():
             _idle.pop(other)[0].close()
-    _idle[key] = consumer, {**ids, topic: topic_id}
+    _idle[key] = consumer, {**ids, **wanted}
 
 
 def note_complaint(error: Any) -> None:

@@ -1,8 +1,9 @@
-"""Reads one range of offsets in batches, exactly up to its end. *Executor*."""
+"""Reads ranges of offsets in batches, each exactly up to its end. *Executor*."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -13,7 +14,7 @@ from connector.kafka.source.offsets import Reason
 from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
 from connector.kafka.source.reading.consumers import borrow_consumer, complaints, note_complaint
-from connector.kafka.source.reading.range_loss import Holding, LossTolerance, ask_twice, check_planned_topic
+from connector.kafka.source.reading.range_loss import Holding, LossTolerance, ask_twice, check_planned_topics
 from connector.kafka.source.reading.records import Notice, RangeConsumer, Records
 from connector.spark.collector import collector_patient
 from transactional.clock import Clock, Deadline, SystemClock
@@ -22,7 +23,7 @@ from transactional.errors import StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KafkaInputPartition", "fetch", "read_range"]
+__all__ = ["KafkaInputPartition", "fetch", "read_ranges"]
 
 STALL_SECONDS: Final = 120.0
 """Maximum wait for the next row of a planned range, as in Spark's own source (spark.network.timeout)."""
@@ -37,7 +38,15 @@ BATCH_BYTES: Final = 16 << 20
 A batch can be larger than that by one of the client's queues, because a queue is always taken as a whole."""
 
 FIRST_ROWS: Final = 500
-"""Number of rows to ask for until the size of this range's rows is known."""
+"""Number of rows to ask for until the size of the task's rows is known."""
+
+AHEAD_ROWS: Final = 20_000
+"""While fewer offsets than this are left to read, the client also fetches the next range.
+
+So a task with many short ranges does not wait for a first fetch in each, and long ranges are not all in memory at once."""
+
+AHEAD_RANGES: Final = 64
+"""How many ranges the client fetches at the same time at most: each can fill one answer of a broker, by default 1 MiB."""
 
 WAIT_SECONDS: Final = 0.1
 
@@ -63,47 +72,135 @@ _NO_TOPIC: Final = frozenset({"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_T
 
 
 class KafkaInputPartition(InputPartition):
-    """The range of one reader task, and the id of its topic. *Made on the driver, read on an executor*."""
+    """The ranges of one reader task, and the ids of their topics. *Made on the driver, read on an executor*."""
 
-    def __init__(self, wanted: OffsetRange, topic_id: str | None = None) -> None:
-        super().__init__(wanted)
-        self.range = wanted
-        self.topic_id = topic_id
+    def __init__(self, ranges: Sequence[OffsetRange], ids: Mapping[str, str]) -> None:
+        topics = sorted({wanted.partition.topic for wanted in ranges})
+        super().__init__(ranges)
+        self.ranges = tuple(ranges)
+        self.topic_ids = {topic: ids[topic] for topic in topics if topic in ids}
 
 
-def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield a range's rows, in order. *Called on an executor, once per task*."""
-    if not len(wanted):
+def read_ranges(
+    options: ReadOptions, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ranges, one range after the other. *Called on an executor, once per task*."""
+    ranges = [wanted for wanted in ranges if len(wanted)]
+    if not ranges:
         return
-    at = wanted.partition
-    tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
-    with collector_patient(), borrow_consumer(options.config, at.topic, topic_id) as consumer:
-        if topic_id is not None:  # also before reading: Spark may take only the first rows
-            check_planned_topic(options.config, at.topic, topic_id)
-        for records in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
-            yield records.to_batch(at, options.columns)
-        if topic_id is not None:
-            check_planned_topic(options.config, at.topic, topic_id)
+    tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_ids)
+    with collector_patient(), borrow_consumer(options.config, topic_ids) as consumer:
+        check_planned_topics(options.config, topic_ids)  # also before reading: Spark may take only the first rows
+        for records in fetch(consumer, ranges, stall_seconds=options.poll_seconds, tolerance=tolerance):
+            yield records.to_batch(options.columns)
+        check_planned_topics(options.config, topic_ids)
 
 
 def fetch(
     consumer: RangeConsumer,
-    wanted: OffsetRange,
+    ranges: Sequence[OffsetRange],
     clock: Clock | None = None,
     stall_seconds: float = STALL_SECONDS,
     tolerance: LossTolerance | None = None,
 ) -> Iterator[Records]:
-    """Yield all rows of a range, in order, in batches of up to 10,000.
+    """Yield all rows of ranges, one range after the other, in batches of up to 10,000. A batch can have rows of several ranges.
 
-    The range is complete when the consumer's position reaches its end. Under read_committed, the last offsets may be markers
+    A range is complete when the consumer's position reaches its end. Under read_committed, the last offsets may be markers
     or aborted rows, which are never delivered, so the last row does not show the end. The position has reached the end when a
     row at or after the end arrives, or when the client reports that no more rows can be read now (PARTITION_EOF).
+
+    The order is the same each time, although the client fetches several ranges at once: two sinks that write a micro-batch,
+    or one sink that writes it twice, see the same row of a key last.
     """
-    return _Reading(consumer, wanted, clock or SystemClock(), stall_seconds, tolerance).batches()
+    clock = clock or SystemClock()
+    complaints.clear()
+    ahead = _Ahead(consumer, ranges)
+    aside: list[Notice] = []
+    batch = _Batch()
+    for wanted in ranges:
+        consumer.begin(wanted.partition, wanted.start)
+        reading = _Reading(consumer, wanted, clock, stall_seconds, tolerance, aside)
+        while reading.left:
+            ahead.prepare(wanted, reading.left)
+            batch.add(reading.take(batch.room))
+            if batch.is_full:
+                yield batch.drain()
+    if batch.rows:
+        yield batch.drain()
+
+
+class _Batch:
+    """Rows that are yielded together."""
+
+    def __init__(self) -> None:
+        self._ask = FIRST_ROWS
+        self._clear()
+
+    def _clear(self) -> None:
+        self._items: list[Records] = []
+        self.rows = self._size = 0
+
+    @property
+    def room(self) -> int:
+        """How many more rows to ask for; more than the batch may arrive."""
+        return self._ask - self.rows
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows > 0 and (self.rows >= self._ask or self._size >= BATCH_BYTES)
+
+    def add(self, items: Sequence[Records]) -> None:
+        self._items += items
+        self.rows += sum(map(len, items))
+        self._size += sum(item.size for item in items)
+
+    def drain(self) -> Records:
+        """Return the rows, and begin the next batch."""
+        first, *others = self._items
+        self._ask = int(min(BATCH_ROWS, max(1, BATCH_BYTES // (self._size / self.rows + 100))))
+        self._clear()
+        return first.joined(others)
+
+
+class _Ahead:
+    """Lets the client fetch the next ranges while a task reads one."""
+
+    def __init__(self, consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> None:
+        self._consumer = consumer
+        self._waiting = deque(ranges)
+        self._prepared: deque[OffsetRange] = deque()
+
+    def prepare(self, current: OffsetRange, left: int) -> None:
+        """Fetch the ranges after `current`, of which `left` offsets are not read yet, if that is worth it."""
+        for queue in (self._waiting, self._prepared):
+            if queue and queue[0] == current:
+                queue.popleft()
+        if not self._waiting or left >= AHEAD_ROWS:
+            return
+        left += sum(map(len, self._prepared))
+        starts = {}
+        while self._waiting and left < AHEAD_ROWS and len(self._prepared) < AHEAD_RANGES:
+            following = self._waiting.popleft()
+            self._prepared.append(following)
+            starts[following.partition] = following.start
+            left += len(following)
+        if starts:
+            self._consumer.prepare(starts)
 
 
 class _Reading:
-    """The state of reading one range: the next offset, and the time limits for the next row."""
+    """The state of reading one range: the next offset, and the time limits for the next row.
+
+    Parameters
+    ----------
+    consumer : RangeConsumer
+    wanted : OffsetRange
+    clock : Clock
+    stall_seconds : float
+    tolerance : LossTolerance or None
+    aside : list of Notice
+        Notices that are about other ranges of the task.
+    """
 
     def __init__(
         self,
@@ -112,41 +209,38 @@ class _Reading:
         clock: Clock,
         stall_seconds: float,
         tolerance: LossTolerance | None,
+        aside: list[Notice],
     ) -> None:
         self._consumer, self._wanted, self._clock = consumer, wanted, clock
         self._stall_seconds, self._tolerance = stall_seconds, tolerance
+        self._aside = aside
         self._position = wanted.start
         self._wait_anew()
 
-    def batches(self) -> Iterator[Records]:
-        """Yield the range's rows in batches; see `fetch`."""
-        self._consumer.begin(self._wanted.partition, self._position)
-        complaints.clear()
-        batch: list[Records] = []
-        ask, rows, size = FIRST_ROWS, 0, 0
-        while self._position < self._wanted.end:
-            taken = self._take(ask - rows)
-            if taken:
-                self._wait_anew()
-                batch += taken
-                rows += sum(map(len, taken))
-                size += sum(item.size for item in taken)
-            elif self._position < self._wanted.end:
-                self._check_wait()
-            if batch and (rows >= ask or size >= BATCH_BYTES):
-                yield batch[0].joined(batch[1:])
-                ask = int(min(BATCH_ROWS, max(1, BATCH_BYTES // (size / rows + 100))))
-                batch, rows, size = [], 0, 0
-        if batch:
-            yield batch[0].joined(batch[1:])
+    @property
+    def left(self) -> int:
+        """How many of the range's offsets are not read yet."""
+        return max(0, self._wanted.end - self._position)
+
+    def take(self, most: int) -> list[Records]:
+        """Return the rows that have arrived, without rows at or after the range's end. Raise if none arrived for too long."""
+        taken = self._take(most)
+        if taken:
+            self._wait_anew()
+        elif self.left:
+            self._check_wait()
+        return taken
 
     def _take(self, most: int) -> list[Records]:
-        """Return the rows that have arrived, without rows at or after the range's end, and move the position after them."""
         taken: list[Records] = []
-        for item in self._consumer.take(most, WAIT_SECONDS):
+        for item in [*self._notices_kept(), *self._consumer.take(most, WAIT_SECONDS)]:
             if not isinstance(item, Notice):
+                if item.first < self._position:
+                    raise _repeated(self._wanted, self._position, item.first)
                 taken.append(item)
-                self._position = max(self._position, item.last + 1)
+                self._position = item.last + 1
+            elif not item.concerns(self._wanted.partition):
+                self._aside.append(item)
             elif item.error.name() == "_PARTITION_EOF":
                 self._position = max(self._position, item.offset)
             elif self._begins_again(item.error):
@@ -154,6 +248,13 @@ class _Reading:
         if self._position <= self._wanted.end:
             return taken
         return [kept for kept in (item.before(self._wanted.end) for item in taken) if kept is not None]
+
+    def _notices_kept(self) -> list[Notice]:
+        """Return the notices about this range that arrived while the task read another one."""
+        kept = [notice for notice in self._aside if notice.concerns(self._wanted.partition)]
+        for notice in kept:
+            self._aside.remove(notice)
+        return kept
 
     def _begins_again(self, error: Any) -> bool:
         """Handle a client's error. Return whether the consumer was restarted. Raise the error if a retry would not help."""
@@ -213,6 +314,15 @@ def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
         )
     if error.fatal() or name in _FATAL:
         raise StoreError("READ_FAILED", partition=str(wanted.partition), offset=position, reason=reason)
+
+
+def _repeated(wanted: OffsetRange, position: int, first: int) -> StoreError:
+    return StoreError(
+        "READ_FAILED",
+        partition=str(wanted.partition),
+        offset=position,
+        reason=f"the client delivered the row at offset {first} again",
+    )
 
 
 def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.native.columns import Columns
-from connector.kafka.native.library import COMPLAINT, Library
+from connector.kafka.native.library import COMPLAINT, Library, Message
 from connector.kafka.source.reading.records import Notice, Records
-from connector.kafka.source.rows import HEADERS, UNREADABLE_HEADER, assemble, bad_record, headers_type
+from connector.kafka.source.rows import HEADERS, UNREADABLE_HEADER, Runs, assemble, bad_record, headers_type
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ __all__ = ["NativeConsumer", "NativeRecords"]
 
 CONSUMER: Final = 1
 WATERMARK_MS: Final = 10_000
+NOTICES: Final = 100
+"""How many notices to take at once."""
 LARGEST_COLUMN: Final = 2**31 - 1
 """Maximum number of bytes in a column of Arrow's binary type."""
 
@@ -46,6 +49,7 @@ class _Client:
         self._destroy = library.address("message_destroy")
         self._process = os.getpid()
         self._unfreed: dict[int, Array] = {}
+        self.queues: dict[Partition, int] = {}
         self.client = self.queue = 0
         # The library keeps a bare pointer to the callback, so the callback must live as long as the client. It does not
         # refer to `self`, because that would be a cycle.
@@ -60,7 +64,8 @@ class _Client:
         if self.client and process() == self._process:  # a forked process has none of the client's threads
             for address in list(self._unfreed):
                 self.free(address)
-            self._library.queue_destroy(self.queue)
+            for queue in [*self.queues.values(), self.queue]:
+                self._library.queue_destroy(queue)
             self._library.destroy(self.client)
 
     def own(self, messages: Array) -> int:
@@ -112,20 +117,28 @@ class NativeRecords:
     offsets : numpy.ndarray of int64
     held : Sequence[object]
         Objects that keep the messages alive.
+    runs : Runs
+        The rows' partitions.
     """
 
     def __init__(
-        self, library: Library, columns: Columns, messages: Array, offsets: Array, held: Sequence[object]
+        self, library: Library, columns: Columns, messages: Array, offsets: Array, held: Sequence[object], runs: Runs
     ) -> None:
         self._library = library
         self._columns = columns
         self._messages = np.ascontiguousarray(messages)
         self._offsets = offsets
         self._held = tuple(held)
+        self._runs = runs
         sizes = np.zeros(2, np.int64)
         keys = sizes.ctypes.data
         columns.sizes(self._messages.ctypes.data, len(messages), keys, keys + 8)
         self._key_bytes, self._value_bytes = sizes.tolist()
+
+    @property
+    def first(self) -> int:
+        """The first row's offset."""
+        return int(self._offsets[0])
 
     @property
     def last(self) -> int:
@@ -141,11 +154,12 @@ class NativeRecords:
         return len(self._messages)
 
     def before(self, end: int) -> NativeRecords | None:
-        """Return the rows before an offset; None if there are none."""
+        """Return the rows before an offset; None if there are none. All rows are of one partition."""
         kept = int(np.searchsorted(self._offsets, end))
         if kept == len(self):
             return self
-        return self._of(self._messages[:kept], self._offsets[:kept], self._held) if kept else None
+        runs = ((self._runs[0][0], kept),)
+        return self._of(self._messages[:kept], self._offsets[:kept], self._held, runs) if kept else None
 
     def joined(self, others: Sequence[NativeRecords]) -> NativeRecords:
         """Return these rows, followed by the rows of `others`."""
@@ -156,28 +170,29 @@ class NativeRecords:
             np.concatenate([one._messages for one in all_of]),
             np.concatenate([one._offsets for one in all_of]),
             [held for one in all_of for held in one._held],
+            tuple(run for one in all_of for run in one._runs),
         )
 
-    def _of(self, messages: Array, offsets: Array, held: Sequence[object]) -> NativeRecords:
-        return NativeRecords(self._library, self._columns, messages, offsets, held)
+    def _of(self, messages: Array, offsets: Array, held: Sequence[object], runs: Runs) -> NativeRecords:
+        return NativeRecords(self._library, self._columns, messages, offsets, held, runs)
 
-    def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
+    def to_batch(self, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return the rows as a record batch with the schema of `connector.kafka.source.rows.arrow_schema`."""
         sizes = {"key": self._key_bytes, "value": self._value_bytes}
-        self._check_size(at, *(sizes.get(name, 0) for name in columns))
+        self._check_size(*(sizes.get(name, 0) for name in columns))
         own = {
             "key": lambda: self._bytes(0, self._key_bytes),
             "value": lambda: self._bytes(1, self._value_bytes),
-            HEADERS: lambda: self._headers(at),
+            HEADERS: self._headers,
         }
-        return assemble(at, columns, self._offsets, self._times, own)
+        return assemble(self._runs, columns, self._offsets, self._times, own)
 
-    def _check_size(self, at: Partition, *sizes: int) -> None:
+    def _check_size(self, *sizes: int) -> None:
         """Refuse columns that are too large for Arrow's 32-bit offsets. Only a client's queue of gigabytes can hold so much."""
         if max(sizes) > LARGEST_COLUMN:
             raise StoreError(
                 "READ_FAILED",
-                partition=str(at),
+                partition=str(self._runs[0][0]),
                 offset=int(self._offsets[0]),
                 reason=f"{max(sizes)} bytes of one column arrived together, but a batch can hold only {LARGEST_COLUMN}: set "
                 "kafka.queued.max.messages.kbytes lower",
@@ -199,7 +214,7 @@ class NativeRecords:
         )
         return pa.Array.from_buffers(pa.binary(), count, _buffers(valid, ends, data), nulls)
 
-    def _headers(self, at: Partition) -> pa.Array:
+    def _headers(self) -> pa.Array:
         import pyarrow as pa
 
         count, messages = len(self), self._messages.ctypes.data
@@ -207,7 +222,7 @@ class NativeRecords:
         counts, sizes = np.empty(count, np.int32), np.zeros(2, np.int64)
         first = sizes.ctypes.data
         total = self._columns.header_sizes(messages, count, *read, counts.ctypes.data, first, first + 8)
-        self._check_size(at, total, *sizes.tolist())
+        self._check_size(total, *sizes.tolist())
         names, values = np.empty(sizes[0], np.uint8), np.empty(sizes[1], np.uint8)
         name_ends, value_ends, valid = np.empty(total + 1, np.int32), np.empty(total + 1, np.int32), _bitmap(total)
         nulls = self._columns.headers(
@@ -222,9 +237,8 @@ class NativeRecords:
         try:
             keys.validate(full=True)
         except pa.ArrowInvalid:
-            raise bad_record(
-                at, self._offset_of(_first_unreadable(name_ends, names), ends), UNREADABLE_HEADER
-            ) from None
+            row = int(np.searchsorted(ends, _first_unreadable(name_ends, names), side="right")) - 1
+            raise bad_record(self._runs, row, int(self._offsets[row]), UNREADABLE_HEADER) from None
         kind = headers_type()
         entries = pa.StructArray.from_arrays(
             [keys, pa.Array.from_buffers(pa.binary(), total, _buffers(valid, value_ends, values), nulls)],
@@ -233,13 +247,11 @@ class NativeRecords:
         present = None if (counts >= 0).all() else np.packbits(counts >= 0, bitorder="little")
         return pa.Array.from_buffers(kind, count, _buffers(present, ends), children=[entries])
 
-    def _offset_of(self, header: int, ends: Array) -> int:
-        """Return the offset of the row that has this header."""
-        return int(self._offsets[np.searchsorted(ends, header, side="right") - 1])
-
 
 class NativeConsumer:
-    """A consumer that reads one partition at a time.
+    """A consumer that reads one partition at a time, and can fetch others meanwhile.
+
+    Each partition has a queue of its own. Without that, the rows of all partitions would come in one queue, mixed.
 
     Parameters
     ----------
@@ -266,45 +278,104 @@ class NativeConsumer:
         self._library = library
         self._columns = columns
         self._client = _Client(library, columns, settings, complain)
+        self._at = Partition("", 0)
+        self._prepared: dict[Partition, int] = {}
 
     def begin(self, at: Partition, offset: int) -> None:
         """Start to deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
-        library, topic = self._library, at.topic.encode()
-        wanted = library.topic_partition_list_new(1)
-        library.topic_partition_list_add(wanted, topic, at.number)
-        library.topic_partition_list_set_offset(wanted, topic, at.number, offset)
-        code = library.assign(self._client.client, wanted)
+        ready = self._prepared.pop(at, None) == offset
+        self._release([old for old in self._client.queues if old not in self._prepared and not (old == at and ready)])
+        if not ready:
+            self._fetch({at: offset})
+        self._at = at
+
+    def prepare(self, starts: Mapping[Partition, int]) -> None:
+        """Start to fetch rows from these offsets on: a later `begin` will name them."""
+        self._fetch(starts)
+        self._prepared |= starts
+
+    def _fetch(self, starts: Mapping[Partition, int]) -> None:
+        library, client, queues = self._library, self._client.client, self._client.queues
+        wanted = library.topic_partition_list_new(len(starts))
+        for at, offset in starts.items():
+            topic = at.topic.encode()
+            # Without a queue to forward to, the rows stay in the partition's queue. Set before the first row can arrive.
+            queues[at] = library.queue_get_partition(client, topic, at.number)
+            library.queue_forward(queues[at], None)
+            library.topic_partition_list_add(wanted, topic, at.number)
+            library.topic_partition_list_set_offset(wanted, topic, at.number, offset)
+        error = library.incremental_assign(client, wanted)
         library.topic_partition_list_destroy(wanted)
-        library.check_code(code)
+        library.check(error)
+
+    def _release(self, partitions: Sequence[Partition]) -> None:
+        """Stop to fetch rows of these partitions, and drop the rows that have arrived."""
+        if not partitions:
+            return
+        library = self._library
+        wanted = library.topic_partition_list_new(len(partitions))
+        for at in partitions:
+            library.queue_destroy(self._client.queues.pop(at))
+            library.topic_partition_list_add(wanted, at.topic.encode(), at.number)
+        error = library.incremental_unassign(self._client.client, wanted)
+        library.topic_partition_list_destroy(wanted)
+        library.check(error)
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
         # If it is asked to wait for several messages, the library waits until it has all of them.
-        messages = self._consume(most, 0)
+        queue = self._client.queues[self._at]
+        messages = self._consume(queue, most, 0)
         if not len(messages):
-            messages = self._consume(1, int(seconds * 1000))
+            messages = self._consume(queue, 1, int(seconds * 1000))
+        if not len(messages):
+            return self._notices()
         count = len(messages)
-        if not count:
-            return []
         held = (_Held(self._client, messages),)
         errors, offsets = np.empty(count, np.int32), np.empty(count, np.int64)
         good = self._columns.scan(messages.ctypes.data, count, errors.ctypes.data, offsets.ctypes.data)
+
+        def part(start: int, end: int) -> NativeRecords:
+            runs = ((self._at, end - start),)
+            return NativeRecords(self._library, self._columns, messages[start:end], offsets[start:end], held, runs)
+
         if good == count:
-            return [NativeRecords(self._library, self._columns, messages, offsets, held)]
+            return [part(0, count)]
         taken: list[Records | Notice] = []
         start = 0
         for at in [*np.flatnonzero(errors).tolist(), count]:
             if start < at:
-                part = slice(start, at)
-                taken.append(NativeRecords(self._library, self._columns, messages[part], offsets[part], held))
+                taken.append(part(start, at))
             if at < count:
                 taken.append(self._notice(int(messages[at]), int(errors[at]), int(offsets[at])))
             start = at + 1
         return taken
 
-    def _consume(self, most: int, milliseconds: int) -> Array:
+    def _notices(self) -> list[Records | Notice]:
+        """Return what arrived outside of the partitions' queues: errors of the client, and of topics."""
+        messages = self._consume(self._client.queue, NOTICES, 0)
+        if not len(messages):
+            return []
+        held = _Held(self._client, messages)
+        found: list[Records | Notice] = []
+        for address in messages.tolist():
+            message = Message.from_address(address)
+            topic = self._library.topic_name(message.topic).decode() if message.topic else None
+            at = None if topic is None else Partition(topic, message.partition)
+            if not message.err:  # a row outside of its queue would be missing, without a sign
+                raise StoreError(
+                    "READ_FAILED",
+                    partition=str(at),
+                    offset=message.offset,
+                    reason="the client delivered this row outside of its partition's queue",
+                )
+            found.append(replace(self._notice(address, message.err, message.offset), at=at))
+        del held
+        return found
+
+    def _consume(self, queue: int, most: int, milliseconds: int) -> Array:
         found = np.empty(most, np.uint64)
-        count = self._library.consume_batch_queue(self._client.queue, milliseconds, found.ctypes.data, most)
+        count = self._library.consume_batch_queue(queue, milliseconds, found.ctypes.data, most)
         return found[: max(0, count)]  # behind the count may be messages that the library has freed itself
 
     def _notice(self, message: int, code: int, offset: int) -> Notice:
@@ -323,7 +394,9 @@ class NativeConsumer:
 
     def rest(self) -> None:
         """Stop delivering rows until the next `begin`."""
-        self._library.check_code(self._library.assign(self._client.client, None))
+        self._prepared.clear()
+        self._release(list(self._client.queues))
+        self._notices()
 
     def close(self) -> None:
         """Release the client's threads and connections."""

@@ -9,8 +9,8 @@ then plans the replay, and asks several brokers before it counts any row as lost
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from connector.kafka.client.agreement import ask_each_broker
@@ -28,7 +28,7 @@ from transactional.errors import StoreError, TwoPhaseCommitError
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Holding", "LossTolerance", "ask_twice", "check_planned_topic"]
+__all__ = ["Holding", "LossTolerance", "ask_twice", "check_planned_topics"]
 
 PAUSE_SECONDS: Final = 1.0
 """Pause between two requests, long enough for a newly elected leader to learn its offsets."""
@@ -88,24 +88,32 @@ def _asker(config: ClientConfig) -> AdminClient:
     return kept[0]
 
 
-def check_planned_topic(
+def check_planned_topics(
     config: ClientConfig,
-    topic: str,
-    topic_id: str,
+    topic_ids: Mapping[str, str],
     clock: Clock | None = None,
     brokers: Callable[[ClientConfig], AdminClient] = _asker,
 ) -> None:
-    """Check that a topic is still the planned one: a new topic of the same name has other rows at the same offsets.
+    """Check that topics are still the planned ones: a new topic of the same name has other rows at the same offsets.
 
-    Topic ids are never used again. So if the check passes after a task has read its rows, they are from the planned topic.
+    Topic ids are never used again. So if the check passes after a task has read its rows, they are from the planned topics.
     """
-    asked = TopicReader(brokers(config), config, clock=clock)
-    asked.partitions(Subscription(topics=(topic,)), (topic,))
-    if asked.ids.get(topic) == topic_id:
+    if not topic_ids:
         return
-    views = [answer[topic] for answer in ask_each_broker(config, [topic], clock)]  # one broker's metadata may be old
-    if 2 * sum(view.identity == topic_id for view in views) <= len(views):
-        raise TopicChangedError("TOPIC_CHANGED", topics=[topic])
+    names = tuple(sorted(topic_ids))
+    asked = TopicReader(brokers(config), config, clock=clock)
+    asked.partitions(Subscription(topics=names), names)
+    doubtful = [topic for topic in names if asked.ids.get(topic) != topic_ids[topic]]
+    if not doubtful:
+        return
+    answers = ask_each_broker(config, doubtful, clock)  # one broker's metadata may be old
+    changed = [
+        topic
+        for topic in doubtful
+        if 2 * sum(answer[topic].identity == topic_ids[topic] for answer in answers) <= len(answers)
+    ]
+    if changed:
+        raise TopicChangedError("TOPIC_CHANGED", topics=changed)
 
 
 @dataclass(frozen=True)
@@ -115,15 +123,15 @@ class LossTolerance:
     Parameters
     ----------
     config : ClientConfig
-    topic_id : str or None
-        The id of the topic that was planned.
+    topic_ids : Mapping[str, str]
+        The ids of the topics that were planned, as far as they are known.
     clock : Clock, optional
     brokers : Callable[[ClientConfig], AdminClient]
         Makes the client that asks the brokers about the topic.
     """
 
     config: ClientConfig
-    topic_id: str | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     clock: Clock | None = None
     brokers: Callable[[ClientConfig], AdminClient] = check_brokers
 
@@ -165,4 +173,5 @@ class LossTolerance:
     def _is_there(self, partition: Partition) -> bool:
         topics = TopicReader(self.brokers(self.config), self.config, clock=self.clock)
         there = topics.partitions(Subscription(topics=(partition.topic,)), may_miss=(partition.topic,))
-        return partition in there and self.topic_id in (None, topics.ids[partition.topic])
+        planned = self.topic_ids.get(partition.topic)
+        return partition in there and planned in (None, topics.ids[partition.topic])

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.rows import to_record_batch
+from connector.kafka.source.rows import Runs, to_record_batch
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
@@ -19,9 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageConsumer", "MessageRecords", "Notice", "RangeConsumer", "Records"]
 
+WHOLE_TOPIC: Final = -1
+"""The number that the client gives in place of a partition's, if an error is about a topic."""
+
 
 class Records(Protocol):
-    """One or more rows of one partition, in the order of their offsets."""
+    """One or more rows, in the order in which they were read: each partition's rows follow one another."""
+
+    @property
+    def first(self) -> int:
+        """The first row's offset."""
 
     @property
     def last(self) -> int:
@@ -39,7 +46,7 @@ class Records(Protocol):
     def joined(self, others: Sequence[Any]) -> Records:
         """Return these rows, followed by the rows of `others`."""
 
-    def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
+    def to_batch(self, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return the rows as a record batch with the schema of `connector.kafka.source.rows.arrow_schema`."""
 
 
@@ -52,10 +59,20 @@ class Notice:
     error : KafkaError
     offset : int
         The offset that the notice is about; negative if it is about none.
+    at : Partition or None
+        The partition that the notice is about; its number is negative if it is about a whole topic. None if it is about the
+        client, or about the partition that is being read.
     """
 
     error: KafkaError
     offset: int
+    at: Partition | None = None
+
+    def concerns(self, partition: Partition) -> bool:
+        """Return whether the notice is about this partition, its topic, or the client."""
+        return self.at is None or (
+            self.at.topic == partition.topic and self.at.number in (partition.number, WHOLE_TOPIC)
+        )
 
 
 class RangeConsumer(Protocol):
@@ -63,6 +80,9 @@ class RangeConsumer(Protocol):
 
     def begin(self, at: Partition, offset: int) -> None:
         """Start to deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
+
+    def prepare(self, starts: Mapping[Partition, int]) -> None:
+        """Start to fetch rows from these offsets on: a later `begin` will name them. This may do nothing."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
@@ -79,9 +99,21 @@ class RangeConsumer(Protocol):
 
 @dataclass(frozen=True)
 class MessageRecords:
-    """Rows as message objects of confluent-kafka."""
+    """Rows as message objects of confluent-kafka.
+
+    Parameters
+    ----------
+    messages : list of Message
+    runs : Runs
+    """
 
     messages: list[Message]
+    runs: Runs
+
+    @property
+    def first(self) -> int:
+        """The first row's offset."""
+        return _offset(self.messages[0])
 
     @property
     def last(self) -> int:
@@ -101,15 +133,17 @@ class MessageRecords:
     def before(self, end: int) -> MessageRecords | None:
         """Return the rows before an offset; None if there are none."""
         kept = self.messages if self.last < end else [message for message in self.messages if _offset(message) < end]
-        return MessageRecords(kept) if kept else None
+        return MessageRecords(kept, ((self.runs[0][0], len(kept)),)) if kept else None
 
     def joined(self, others: Sequence[MessageRecords]) -> MessageRecords:
         """Return these rows, followed by the rows of `others`."""
-        return MessageRecords([*self.messages, *(message for other in others for message in other.messages)])
+        all_of = [self, *others]
+        messages = [message for one in all_of for message in one.messages]
+        return MessageRecords(messages, tuple(run for one in all_of for run in one.runs))
 
-    def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
+    def to_batch(self, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return the rows as a record batch with the schema of `connector.kafka.source.rows.arrow_schema`."""
-        return to_record_batch(self.messages, at, columns)
+        return to_record_batch(self.messages, self.runs, columns)
 
 
 class MessageConsumer:
@@ -122,12 +156,17 @@ class MessageConsumer:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
+        self._at = Partition("", 0)
 
     def begin(self, at: Partition, offset: int) -> None:
         """Start to deliver this partition's rows from this offset on."""
         from confluent_kafka import TopicPartition
 
+        self._at = at
         self._consumer.assign([TopicPartition(at.topic, at.number, offset)])
+
+    def prepare(self, starts: Mapping[Partition, int]) -> None:
+        """Do nothing: the objects of several partitions would come from one queue."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
@@ -135,7 +174,7 @@ class MessageConsumer:
 
         messages = self._consumer.consume(most, 0) or self._consumer.consume(1, seconds)
         if not any(map(Message.error, messages)):
-            return [MessageRecords(messages)] if messages else []
+            return [self._of(messages)] if messages else []
         taken: list[Records | Notice] = []
         rows: list[Message] = []
         for message in messages:
@@ -144,11 +183,14 @@ class MessageConsumer:
                 rows.append(message)
                 continue
             if rows:
-                taken.append(MessageRecords(rows))
+                taken.append(self._of(rows))
                 rows = []
             offset = message.offset()
             taken.append(Notice(error, -1 if offset is None else offset))
-        return [*taken, MessageRecords(rows)] if rows else taken
+        return [*taken, self._of(rows)] if rows else taken
+
+    def _of(self, messages: list[Message]) -> MessageRecords:
+        return MessageRecords(messages, ((self._at, len(messages)),))
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
         """Ask the leader for its first offset and the offset after its last one. Return None if it does not answer."""

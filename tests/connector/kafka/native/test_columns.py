@@ -71,10 +71,10 @@ def test_more_bytes_than_a_column_holds_are_refused(
     assert columns is not None
     row = bytes(key), bytes(value)
     messages = Messages([(*row, 0, None)])
-    records = NativeRecords(library, columns, messages.pointers, np.array([7]), ())
+    records = NativeRecords(library, columns, messages.pointers, np.array([7]), (), ((HERE, 1),))
     if fits:
-        assert records.to_batch(HERE, ("key", "value")).to_pylist() == [{"key": row[0], "value": row[1]}]
+        assert records.to_batch(("key", "value")).to_pylist() == [{"key": row[0], "value": row[1]}]
         return
     with pytest.raises(StoreError, match="10 bytes of one column") as refused:
-        records.to_batch(HERE, ("key", "value"))
+        records.to_batch(("key", "value"))
     assert (refused.value.condition, refused.value.parameters["offset"]) == ("READ_FAILED", 7)

@@ -131,4 +131,4 @@ class FakeConsumer:
 
 def offsets_of(batches: Iterable[Records]) -> list[list[int]]:
     """The offsets of each batch."""
-    return [batch.to_batch(AT, ("offset",)).column(0).to_pylist() for batch in batches]
+    return [batch.to_batch(("offset",)).column(0).to_pylist() for batch in batches]

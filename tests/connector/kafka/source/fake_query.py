@@ -46,10 +46,12 @@ class Query:
 
     def ranges(self, end: Offset) -> list[tuple[str, int, int]]:
         """Of the tasks between the position and an end."""
-        found = [
-            each.range for each in self.reader.partitions(self.start, end) if isinstance(each, KafkaInputPartition)
-        ]
-        return [(str(each.partition), each.start, each.end) for each in found]
+        return [each for task in self.tasks(end) for each in task]
+
+    def tasks(self, end: Offset) -> list[list[tuple[str, int, int]]]:
+        """Each task's ranges between the position and an end."""
+        found = [each for each in self.reader.partitions(self.start, end) if isinstance(each, KafkaInputPartition)]
+        return [[(str(each.partition), each.start, each.end) for each in task.ranges] for task in found]
 
     def go_on(self, limit: Any = None) -> list[tuple[str, int, int]]:
         """Run a micro-batch that must be there; returns its tasks' ranges."""

@@ -18,8 +18,8 @@ def planned(brokers: FakeBrokers, **options: str) -> list[tuple[str, int, int]]:
     given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", **options}
     reader = BarrierKafkaBatchReader(parse_read_options(given, "batch"), FakeClock(), brokers.connect)
     found = [each for each in reader.partitions() if isinstance(each, KafkaInputPartition)]
-    assert all(each.topic_id == "id-of-t" for each in found)
-    return [(str(each.range.partition), each.range.start, each.range.end) for each in found]
+    assert all(each.topic_ids == {"t": "id-of-t"} for each in found)
+    return [(str(each.partition), each.start, each.end) for task in found for each in task.ranges]
 
 
 def brokers_of(*logs: Log) -> FakeBrokers:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, KafkaError, Message
 
 from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import Partition
 from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.reading import consumers
 from connector.kafka.source.reading.consumers import borrow_consumer
-from connector.kafka.source.reading.fetch import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS, LOOK_SECONDS, fetch
+from connector.kafka.source.reading.fetch import (
+    AHEAD_RANGES,
+    AHEAD_ROWS,
+    BATCH_BYTES,
+    BATCH_ROWS,
+    FIRST_ROWS,
+    LOOK_SECONDS,
+    fetch,
+)
 from connector.kafka.source.reading.range_loss import PAUSE_SECONDS, LossTolerance
-from connector.kafka.source.reading.records import MessageConsumer, Records
+from connector.kafka.source.reading.records import MessageConsumer, MessageRecords, Notice, Records
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
 from tests.connector.kafka.source.fake_consumer import AT, FakeConsumer, error, offsets_of, row
 from transactional.errors import StoreError
@@ -32,13 +41,13 @@ def read(consumer: FakeConsumer, start: int, end: int, **more: Any) -> list[int]
 
 def batches_of(consumer: FakeConsumer, start: int, end: int, **more: Any) -> Iterator[Records]:
     """A range's batches."""
-    return fetch(MessageConsumer(cast("Consumer", consumer)), OffsetRange(AT, start, end), consumer.clock, **more)
+    return fetch(MessageConsumer(cast("Consumer", consumer)), [OffsetRange(AT, start, end)], consumer.clock, **more)
 
 
 def careless(consumer: FakeConsumer, brokers: FakeBrokers | None = None, topic_id: str = "id-of-t") -> LossTolerance:
     """failOnDataLoss=false."""
     there = brokers or FakeBrokers({"t": {0: Log()}})
-    return LossTolerance(CONFIG, topic_id, consumer.clock, there.connect)
+    return LossTolerance(CONFIG, {"t": topic_id}, consumer.clock, there.connect)
 
 
 # -- where a range ends ---------------------------------------------------------------------------------------------
@@ -124,6 +133,114 @@ def test_rows_that_grow_larger_than_the_first_ones_end_a_batch_by_their_bytes() 
         "16 MiB, and what one of the client's queues has"
     )
     assert sum(map(len, batches)) == 2_000
+
+
+# -- several ranges -------------------------------------------------------------------------------------------------
+
+
+class Several:
+    """A consumer of partitions, each with a row at each offset. It delivers only rows of the partition that was begun last.
+
+    Attributes
+    ----------
+    steps : list
+        The partitions that were begun (a tuple with the offset) and prepared (a dict), in order.
+    """
+
+    def __init__(self, notices: Mapping[Partition, list[Notice]] | None = None) -> None:
+        self.steps: list[Any] = []
+        self.notices = dict(notices or {})
+        self.at, self.position = AT, 0
+
+    def begin(self, at: Partition, offset: int) -> None:
+        self.steps.append((at, offset))
+        self.at, self.position = at, offset
+
+    def prepare(self, starts: Mapping[Partition, int]) -> None:
+        self.steps.append(dict(starts))
+
+    def take(self, most: int, seconds: float) -> list[Records | Notice]:
+        if self.notices.get(self.at):
+            return [self.notices[self.at].pop(0)]
+        rows = [Message(topic=self.at.topic, partition=self.at.number, offset=self.position + n) for n in range(most)]
+        self.position += most
+        return [MessageRecords(rows, ((self.at, most),))]
+
+    def watermarks(self, at: Partition) -> tuple[int, int] | None:
+        return None
+
+    def rest(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_batch_has_rows_of_several_ranges_one_range_after_the_other() -> None:
+    ranges = [OffsetRange(Partition("t", number), 5, 5 + rows) for number, rows in enumerate([3, 1, 600, 2])]
+    batches = [records.to_batch(("partition", "offset")).to_pydict() for records in fetch(Several(), ranges)]
+    assert [len(batch["offset"]) for batch in batches] == [FIRST_ROWS, 106]
+    rows = [row for batch in batches for row in zip(batch["partition"], batch["offset"], strict=True)]
+    assert rows == [(wanted.partition.number, n) for wanted in ranges for n in range(wanted.start, wanted.end)]
+
+
+def test_the_client_fetches_the_next_ranges_while_few_rows_are_left_and_no_others() -> None:
+    lengths = [3, 1, AHEAD_ROWS, AHEAD_ROWS + 3, 1, 7]
+    ranges = [OffsetRange(Partition("t", number), 5, 5 + rows) for number, rows in enumerate(lengths)]
+    consumer = Several()
+    assert sum(map(len, fetch(consumer, ranges))) == sum(lengths)
+    at = [wanted.partition for wanted in ranges]
+    assert consumer.steps == [
+        (at[0], 5),
+        {at[1]: 5, at[2]: 5},  # the two leave fewer than so many rows in the end, and not before
+        (at[1], 5),
+        (at[2], 5),
+        {at[3]: 5},
+        (at[3], 5),
+        {at[4]: 5, at[5]: 5},
+        (at[4], 5),
+        (at[5], 5),
+    ]
+
+
+def test_no_more_than_so_many_ranges_are_fetched_at_once() -> None:
+    ranges = [OffsetRange(Partition("t", number), 0, 1) for number in range(2 * AHEAD_RANGES + 5)]
+    consumer = Several()
+    assert sum(map(len, fetch(consumer, ranges))) == len(ranges)
+    ahead, most = set[Partition](), 0
+    for step in consumer.steps:
+        ahead = ahead | set(step) if isinstance(step, dict) else ahead - {step[0]}
+        most = max(most, len(ahead))
+    assert most == AHEAD_RANGES
+    assert sorted(p for step in consumer.steps if isinstance(step, dict) for p in step) == [
+        wanted.partition for wanted in ranges[1:]
+    ]
+
+
+def test_an_error_of_a_later_range_is_kept_until_that_range_is_read() -> None:
+    here, later, topic = Partition("t", 0), Partition("u", 3), Partition("u", -1)
+
+    def notice(name: str, at: Partition | None) -> Notice:
+        return Notice(KafkaError(getattr(KafkaError, name), "as the client says"), -1, at)
+
+    for at in (later, topic):
+        consumer = Several({here: [notice("UNKNOWN_TOPIC_OR_PART", at)]})
+        batches = fetch(consumer, [OffsetRange(here, 0, FIRST_ROWS), OffsetRange(later, 0, 3)])
+        assert len(next(batches)) == FIRST_ROWS
+        with pytest.raises(StoreError, match=r"READ_FAILED.*u-3 .*offset 0"):
+            next(batches)
+    consumer = Several({here: [notice("UNKNOWN_TOPIC_OR_PART", None)]})
+    with pytest.raises(StoreError, match=r"READ_FAILED.*t-0"):
+        next(fetch(consumer, [OffsetRange(here, 0, 3), OffsetRange(later, 0, 3)]))
+
+
+def test_a_row_that_the_client_delivers_again_fails_the_task() -> None:
+    class Twice(FakeConsumer):
+        def consume(self, number: int, timeout: float) -> list[Message]:
+            found = super().consume(min(number, 2), timeout)
+            self.position -= 1 if self.position == 4 else 0
+            return found
+
+    with pytest.raises(StoreError, match=r"READ_FAILED.*offset 4.*offset 3 again"):
+        read(Twice(range(9)), 0, 9)
 
 
 # -- errors ---------------------------------------------------------------------------------------------------------
@@ -320,20 +437,20 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeConsumer]:
 
 def test_a_consumer_is_used_again_by_the_next_task_and_stands_nowhere_between(made: list[FakeConsumer]) -> None:
     for _ in range(2):
-        with borrow_consumer(CONFIG, "t", "one") as consumer:
-            assert offsets_of(fetch(consumer, OffsetRange(AT, 0, 3))) == [[0, 1, 2]]
+        with borrow_consumer(CONFIG, {"t": "one"}) as consumer:
+            assert offsets_of(fetch(consumer, [OffsetRange(AT, 0, 3)])) == [[0, 1, 2]]
     assert [(each.closed, each.position) for each in made] == [(False, -1)]
 
 
 def test_a_consumer_is_dropped_after_an_error_and_for_a_topic_with_another_id(made: list[FakeConsumer]) -> None:
-    with pytest.raises(StoreError), borrow_consumer(CONFIG, "t", "one"):
+    with pytest.raises(StoreError), borrow_consumer(CONFIG, {"t": "one"}):
         raise StoreError("READ_FAILED", "planted")
-    with borrow_consumer(CONFIG, "t", "one"):
+    with borrow_consumer(CONFIG, {"t": "one"}):
         pass
-    with borrow_consumer(CONFIG, "u", "other"):
+    with borrow_consumer(CONFIG, {"u": "other"}):
         pass
     assert len(made) == 2, "another topic is no reason"
-    with borrow_consumer(CONFIG, "t", "re-created"):
+    with borrow_consumer(CONFIG, {"t": "re-created"}):
         pass
     assert len(made) == 3
     assert [each.closed for each in made] == [False, True, False]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.planning.micro_batch import TriggerLimits, share_out
-from connector.kafka.source.planning.ranges import OffsetRange, Splitting, ranges_between
+from connector.kafka.source.planning.ranges import OffsetRange, ranges_between
 from transactional.errors import StoreError
 
 A, B = Partition("a", 0), Partition("a", 1)
@@ -64,51 +64,6 @@ def test_partitions_take_turns_under_a_limit_below_their_number(partitions: int,
 
 def test_what_is_left_goes_by_backlog() -> None:
     assert share_out({"big": 9001, "small": 11, "none": 0}, 903) == {"big": 901, "small": 2, "none": 0}
-
-
-lengths = st.lists(st.integers(1, 10**6), max_size=12)
-splittings = st.builds(Splitting, least=st.none() | st.integers(1, 40), longest=st.none() | st.integers(50_000, 10**7))
-
-
-def of_lengths(rows: list[int]) -> list[OffsetRange]:
-    return [OffsetRange(Partition("t", number), 7, 7 + length) for number, length in enumerate(rows)]
-
-
-@given(lengths, splittings)
-def test_parts_of_a_range_join_in_order_and_lose_nothing(rows: list[int], splitting: Splitting) -> None:
-    whole = of_lengths(rows)
-    parts = splitting.split(whole)
-    assert parts == sorted(parts)
-    assert all(len(part) > 0 for part in parts)
-    joined: dict[Partition, OffsetRange] = {}
-    for part in parts:
-        before = joined.get(part.partition)
-        assert before is None or before.end == part.start
-        joined[part.partition] = OffsetRange(part.partition, before.start if before else part.start, part.end)
-    assert list(joined.values()) == whole
-    if splitting.longest is not None:
-        assert all(len(part) <= splitting.longest for part in parts)
-    assert parts == splitting.split(whole)
-
-
-@given(lengths, st.integers(1, 40))
-def test_there_are_about_as_many_tasks_as_are_wanted(rows: list[int], least: int) -> None:
-    parts = Splitting(least=least).split(of_lengths(rows))
-    assert len(rows) <= len(parts) <= max(least, len(rows)) + len(rows)
-    if len(rows) == 1:
-        assert len(parts) == min(least, rows[0])
-
-
-def test_small_ranges_stay_whole_and_the_large_ones_share_the_other_tasks() -> None:
-    parts = Splitting(least=4).split(of_lengths([1, 100, 200]))
-    assert [(part.partition.number, len(part)) for part in parts] == [(0, 1), (1, 100), (2, 100), (2, 100)]
-
-
-def test_ranges_are_cut_by_length_first_and_by_number_then() -> None:
-    whole = of_lengths([10, 4])
-    assert list(map(len, Splitting(longest=4).split(whole))) == [3, 3, 4, 4]
-    assert list(map(len, Splitting(least=3, longest=4).split(whole))) == [3, 3, 4, 4]
-    assert len(Splitting(least=6, longest=4).split(whole)) >= 6
 
 
 LIMITS = TriggerLimits(least=10, delay_ms=1000)

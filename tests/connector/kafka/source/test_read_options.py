@@ -15,10 +15,10 @@ from connector.kafka.client.topics import Partition
 from connector.kafka.source.bounds import OffsetBound, TimeBound, check_partitions
 from connector.kafka.source.option_values import as_assignment, as_long, as_pattern, as_timestamps
 from connector.kafka.source.planning.micro_batch import TriggerLimits
-from connector.kafka.source.planning.ranges import Splitting
 from connector.kafka.source.read_options import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY, Kind, parse_read_options
 from connector.kafka.source.rows import COLUMNS, all_columns
 from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.task_limits import TaskLimits
 from connector.kafka.source.topic_reader import Retries
 from transactional.errors import OptionError
 from transactional.schedule import Schedule
@@ -36,7 +36,7 @@ def test_what_is_not_set_has_sparks_defaults() -> None:
     assert options.fail_on_data_loss is True
     assert options.columns == COLUMNS
     assert options.limits == TriggerLimits(None, None, 15 * 60_000)
-    assert options.splitting == Splitting(None, None)
+    assert options.tasks == TaskLimits(None, None, None)
     assert options.retries == Retries(3, 1.0)
     assert options.poll_seconds == 120
     assert options.schedule == Schedule(0, 0)
@@ -203,6 +203,7 @@ def test_the_group_is_the_same_from_run_to_run_and_can_be_named() -> None:
         ("minOffsetsPerTrigger", "0"),
         ("maxTriggerDelay", "soon"),
         ("minPartitions", "0"),
+        ("maxPartitions", "0"),
         ("maxRecordsPerPartition", "-5"),
         ("maxRecordsPerPartition", str(2**63)),
         ("groupIdPrefix", " "),

@@ -39,7 +39,7 @@ def columns(*messages: Message, headers: bool = False) -> dict[str, list[Any]]:
 
 
 def columns_of(names: tuple[str, ...], *messages: Message) -> dict[str, list[Any]]:
-    batch = to_record_batch(messages, Partition("t", 3), names)
+    batch = to_record_batch(messages, ((Partition("t", 3), len(messages)),), names)
     batch.validate(full=True)
     assert batch.schema.equals(arrow_schema(names))
     return dict(zip(batch.schema.names, (column.to_pylist() for column in batch.columns), strict=True))
@@ -55,6 +55,18 @@ def test_only_the_columns_that_were_asked_for_are_made_in_their_order(count: int
 
 def test_a_timestamp_that_nobody_reads_is_not_refused() -> None:
     assert columns_of(("value",), message(8, (1, LATEST_MS + 1))) == {"value": [b"v"]}
+
+
+def test_rows_of_several_partitions_make_one_batch_and_a_bad_one_is_named() -> None:
+    runs = ((Partition("t", 3), 2), (Partition("longer", 0), 1), (Partition("t", 1), 1))
+    batch = to_record_batch([message(7), message(9), message(1), message(2)], runs, COLUMNS)
+    batch.validate(full=True)
+    assert batch.column("topic").to_pylist() == ["t", "t", "longer", "t"]
+    assert batch.column("partition").to_pylist() == [3, 3, 0, 1]
+    assert batch.column("offset").to_pylist() == [7, 9, 1, 2]
+    bad = [message(7), message(9), message(1, (1, LATEST_MS + 1)), message(2)]
+    with pytest.raises(StoreError, match=r"BAD_RECORD.*longer-0 at offset 1 "):
+        to_record_batch(bad, runs, COLUMNS)
 
 
 def test_keys_and_values_keep_null_apart_from_empty() -> None:
@@ -81,7 +93,7 @@ def test_timestamps_have_spark_s_types_and_none_is_null() -> None:
 
 
 def test_a_timestamp_that_microseconds_can_not_hold_is_named_and_the_latest_is_taken() -> None:
-    batch = to_record_batch([message(0, (1, LATEST_MS))], Partition("t", 3), COLUMNS)
+    batch = to_record_batch([message(0, (1, LATEST_MS))], ((Partition("t", 3), 1),), COLUMNS)
     assert batch.column("timestamp").cast("int64").to_pylist() == [LATEST_MS * 1000]
     for wrong in (LATEST_MS + 1, -LATEST_MS - 1):
         with pytest.raises(StoreError, match=rf"BAD_RECORD.*t-3 at offset 8 has the timestamp {wrong}"):
@@ -125,4 +137,4 @@ def test_a_header_whose_key_the_client_can_not_read_is_named() -> None:
     from connector.kafka.source.rows import _headers
 
     with pytest.raises(StoreError, match=r"BAD_RECORD.*offset 9.*not UTF-8"):
-        _headers([message(8), Unreadable()], Partition("t", 3))  # type: ignore[list-item]
+        _headers([message(8), Unreadable()], ((Partition("t", 3), 2),))  # type: ignore[list-item]

@@ -13,7 +13,7 @@ from connector.kafka.client.topics import Partition
 from connector.kafka.source.offsets import SourceOffset
 from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import parse_read_options
-from connector.kafka.source.reading.fetch import KafkaInputPartition, read_range
+from connector.kafka.source.reading.fetch import KafkaInputPartition, read_ranges
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from tests.connector.kafka.source.fake_brokers import Log, failed
 from tests.connector.kafka.source.fake_consumer import FakeConsumer
@@ -220,6 +220,41 @@ def test_a_stream_splits_a_partition_only_if_the_user_gives_up_the_order(option:
     assert "reordered" not in begun()[0].start
 
 
+def test_a_task_reads_several_partitions_and_a_replay_has_the_same_tasks_whatever_the_options_are() -> None:
+    query = Query(brokers_of(t=[Log(0, 4), Log(0, 3), Log(0, 2)]), None, maxPartitions="2")
+    end = query.ask()
+    assert end is not None
+    assert end["tasks"] == {"maxPartitions": 2}
+    packed = [[("t-0", 0, 4)], [("t-1", 0, 3), ("t-2", 0, 2)]]
+    assert query.tasks(end) == packed
+    for changed in ({"maxPartitions": "1"}, {"maxRecordsPerPartition": "1", "allowReordering": "true"}):
+        assert query.run(**changed).tasks(end) == packed
+    query.brokers.topics["t"][1].first = 3
+    query.run(failOnDataLoss="false", maxPartitions="3", maxRecordsPerPartition="9")
+    assert query.tasks(end) == [[("t-0", 0, 4)], [("t-1", 3, 3), ("t-2", 0, 2)]], "an empty range keeps its place"
+
+
+def test_an_offset_of_an_older_release_is_planned_by_the_options_and_packs_nothing() -> None:
+    query = Query(brokers_of(t=[Log(0, 4), Log(0, 3)]), None)
+    end = query.ask()
+    assert end is not None
+    assert end.pop("tasks") == {}
+    query.run(maxPartitions="1", maxRecordsPerPartition="3", allowReordering="true")
+    assert query.tasks(end) == [[("t-0", 0, 2)], [("t-0", 2, 4)], [("t-1", 0, 3)]]
+
+
+def test_the_session_s_slots_limit_the_tasks_and_the_user_s_limit_wins() -> None:
+    logs = [Log(0, 1) for _ in range(6)]
+    query = Query(brokers_of(t=logs), None, sessionslots="3")
+    end = query.ask()
+    assert end is not None
+    assert [len(task) for task in query.tasks(end)] == [2, 2, 2]
+    query.run(maxPartitions="4")
+    end = query.ask()
+    assert end is not None
+    assert len(query.tasks(end)) == 4
+
+
 @pytest.mark.parametrize("how", ["raises", "answers", "in a partition"])
 def test_a_commit_for_monitoring_that_fails_is_logged_and_stops_nothing(
     how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -266,22 +301,22 @@ def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest
     monkeypatch.setattr("connector.kafka.source.reading.consumers._idle", {})
     monkeypatch.setattr("connector.kafka.source.reading.consumers.native_library", lambda: None)
     query, _ = begun()
-    at = Partition("t", 0)
+    at, ids = Partition("t", 0), {"t": "id-of-t"}
     monkeypatch.setattr("connector.kafka.source.reading.range_loss.check_brokers", query.brokers.connect)
     monkeypatch.setattr("connector.kafka.source.reading.range_loss.ask_each_broker", query.brokers.ask_each)
     monkeypatch.setattr("connector.kafka.source.reading.range_loss._askers", {})
-    assert list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 4), "id-of-t"))) == []
+    assert list(query.reader.read(KafkaInputPartition([OffsetRange(at, 4, 4)], ids))) == []
     assert made == []
-    batches = list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 8), "id-of-t")))
+    batches = list(query.reader.read(KafkaInputPartition([OffsetRange(at, 4, 8)], ids)))
     assert [row for batch in batches for row in batch.column("offset").to_pylist()] == [4, 5, 6, 7]
     assert [str(field.name) for field in batches[0].schema][-1] == "timestampType"
-    reading = query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 8), "id-of-t"))
+    reading = query.reader.read(KafkaInputPartition([OffsetRange(at, 4, 8)], ids))
     next(reading)
     query.brokers.ids["t"] = "another"
     with pytest.raises(StoreError, match=r"TOPIC_CHANGED.*t was deleted or re-created"):
         list(reading)
     with pytest.raises(StoreError, match="TOPIC_CHANGED"):
-        next(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 8), "id-of-t")))
+        next(query.reader.read(KafkaInputPartition([OffsetRange(at, 4, 8)], ids)))
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -305,12 +340,12 @@ def test_a_task_is_tolerant_only_if_the_user_says_so(fails: str, monkeypatch: py
         },
         "stream",
     )
-    monkeypatch.setattr("connector.kafka.source.reading.fetch.check_planned_topic", lambda *_: None)
-    assert list(read_range(options, OffsetRange(Partition("t", 0), 0, 3), "one")) == []
+    monkeypatch.setattr("connector.kafka.source.reading.fetch.check_planned_topics", lambda *_: None)
+    assert list(read_ranges(options, [OffsetRange(Partition("t", 0), 0, 3)], {"t": "one"})) == []
     [more] = seen
     assert more["stall_seconds"] == 0.7
     assert (more["tolerance"] is None) == (fails == "true")
-    assert fails == "true" or more["tolerance"].topic_id == "one"
+    assert fails == "true" or more["tolerance"].topic_ids == {"t": "one"}
 
 
 def test_brokers_that_stay_away_are_an_error_of_ours() -> None:

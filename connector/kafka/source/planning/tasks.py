@@ -1,0 +1,109 @@
+"""Divides a micro-batch's ranges among tasks. Pure: the result depends only on the ranges and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from connector.kafka.source.planning.ranges import OffsetRange
+from connector.kafka.source.task_limits import TaskLimits
+
+__all__ = ["divide"]
+
+
+def divide(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[tuple[OffsetRange, ...]]:
+    """Return each task's ranges.
+
+    Parameters
+    ----------
+    ranges : Sequence[OffsetRange]
+        Sorted by partition, without empty ranges.
+    limits : TaskLimits
+
+    Returns
+    -------
+    list of tuple of OffsetRange
+        The ranges in their order, at most one range per partition in a task. If ranges are packed, the longest task is as short
+        as it can be without a change of the order.
+    """
+    parts = _split(ranges, limits)
+    if limits.most is None or len(parts) <= limits.most:
+        return [(part,) for part in parts]
+    return [_joined(task) for task in _packed(parts, max(limits.most, limits.least or 1), limits.longest)]
+
+
+def _split(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[OffsetRange]:
+    """Split ranges that are too long into even parts, and return them in order.
+
+    Ranges that are longer than `longest` are split first. If there are still fewer parts than `least`, the parts are split
+    again: each gets a number of parts for its share of all offsets, but at least one.
+    """
+    parts = list(ranges)
+    if limits.longest is not None:
+        parts = [part for whole_range in parts for part in _parts(whole_range, -(-len(whole_range) // limits.longest))]
+    if limits.least is None or len(parts) >= limits.least:
+        return parts
+    total = sum(map(len, parts))
+    small = [whole_range for whole_range in parts if _share(len(whole_range), total, limits.least) == 1]
+    whole = set(small)
+    rest, tasks = total - sum(map(len, small)), max(limits.least - len(small), 1)
+    return [
+        part
+        for whole_range in parts
+        for part in _parts(whole_range, 1 if whole_range in whole else _share(len(whole_range), rest, tasks))
+    ]
+
+
+def _share(length: int, total: int, tasks: int) -> int:
+    """Return how many tasks a range gets for its share of all offsets, rounded, but at least one."""
+    return max(1, (2 * length * tasks + total) // (2 * total))
+
+
+def _parts(whole: OffsetRange, number: int) -> list[OffsetRange]:
+    number = min(number, len(whole))
+    cuts = [whole.start + len(whole) * cut // number for cut in range(number + 1)]
+    return [OffsetRange(whole.partition, start, end) for start, end in pairwise(cuts)]
+
+
+def _packed(parts: Sequence[OffsetRange], most: int, longest: int | None) -> Iterator[list[OffsetRange]]:
+    """Yield each task's parts: exactly `most` tasks, or more if their length would exceed `longest`."""
+    lengths = [len(part) for part in parts]
+    shortest, largest = max(*lengths, -(-sum(lengths) // most)), sum(lengths)
+    while shortest < largest:  # find the smallest length of a task with which so few tasks are enough
+        middle = (shortest + largest) // 2
+        if _tasks(lengths, middle) <= most:
+            largest = middle
+        else:
+            shortest = middle + 1
+    capacity = shortest if longest is None else min(shortest, longest)
+    wanted = max(min(most, len(parts)), _tasks(lengths, capacity))
+    task: list[OffsetRange] = []
+    for number, part in enumerate(parts):
+        left = len(parts) - number  # with this part
+        if task and (sum(map(len, task)) + len(part) > capacity or left < wanted):
+            yield task
+            task, wanted = [], wanted - 1
+        task.append(part)
+    yield task
+
+
+def _tasks(lengths: Sequence[int], capacity: int) -> int:
+    """Return how many tasks are needed if none has more offsets than `capacity`."""
+    tasks, room = 0, 0
+    for length in lengths:
+        if length > room or not tasks:
+            tasks, room = tasks + 1, capacity
+        room -= length
+    return tasks
+
+
+def _joined(task: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """Join parts of one partition: the parts of a task follow one another."""
+    joined: list[OffsetRange] = []
+    for part in task:
+        if joined and joined[-1].partition == part.partition:
+            joined[-1] = replace(joined[-1], end=part.end)
+        else:
+            joined.append(part)
+    return tuple(joined)

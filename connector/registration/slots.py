@@ -1,0 +1,79 @@
+"""Tell ``barrier-kafka`` how many tasks the cluster can run at the same time: it divides its micro-batches among them.
+
+Spark tells no source. So the user's program adds the number to the source's options when it names the format.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from connector.kafka.source.offsets import SOURCE_NAME
+from connector.kafka.source.read_options import SLOTS
+from connector.spark import internals
+
+__all__ = ["give_slots", "slots_of"]
+
+_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+
+
+def give_slots() -> None:
+    """Make each reader of ``barrier-kafka`` in this program know its session's slots. A second call changes nothing."""
+    from pyspark.sql import DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    for reader in (DataFrameReader, DataStreamReader):
+        plain = reader.format
+        if not getattr(plain, "gives_slots", False):
+            reader.format = _giving(plain)  # type: ignore[method-assign]
+
+
+def _giving(plain: Callable[[Any, str], Any]) -> Any:
+    @functools.wraps(plain)
+    def giving(self: Any, source: str) -> Any:
+        named = plain(self, source)
+        if isinstance(source, str) and source.lower() == SOURCE_NAME:
+            slots = internals.slots(self._spark, slots_of)
+            if slots is not None:
+                return named.option(SLOTS, slots)
+        return named
+
+    giving.gives_slots = True  # type: ignore[attr-defined]
+    return giving
+
+
+def slots_of(setting: Callable[[str], str | None], master: str, parallelism: int) -> int | None:
+    """Return how many tasks a cluster can run at the same time, according to its settings; None if they do not say.
+
+    Executors that are running now do not count: more may be started later.
+
+    Parameters
+    ----------
+    setting : Callable
+        Returns a setting of the Spark context.
+    master : str
+    parallelism : int
+        The context's ``defaultParallelism``, which is the number of cores if everything runs in one process.
+    """
+
+    def number(key: str) -> int | None:
+        value = setting(key)
+        return int(value) if value is not None and value.strip().isdigit() else None
+
+    wanted = number("spark.default.parallelism")
+    if wanted is not None:
+        return max(1, wanted)
+    cluster = _CLUSTER.fullmatch(master)
+    if cluster is not None:
+        cores: int | None = int(cluster[1]) * int(cluster[2])
+    elif master.startswith("local"):
+        cores = parallelism
+    else:
+        grows = (setting("spark.dynamicAllocation.enabled") or "").strip().lower() == "true"
+        executors = number("spark.dynamicAllocation.maxExecutors" if grows else "spark.executor.instances")
+        each = number("spark.executor.cores") or (1 if master.startswith(("yarn", "k8s")) else None)
+        started = executors * each if executors and each else None
+        cores = min((found for found in (started, number("spark.cores.max")) if found), default=None)
+    return None if cores is None else max(1, cores // (number("spark.task.cpus") or 1))
