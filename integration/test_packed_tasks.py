@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +21,13 @@ from connector.kafka.source.reading.consumers import borrow_consumer
 from connector.kafka.source.reading.fetch import fetch
 from connector.kafka.source.task_limits import TaskLimits
 from integration.broker import Cluster
+from integration.driver_process import Faults, Place
+from integration.live_query import LiveQuery
 from integration.test_data_plane import config_of, way
+from integration.topic_jobs import produce, topic_to_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Row = tuple[int, bytes | None, bytes | None]
 COLUMNS = ("topic", "partition", "offset", "key", "value")
@@ -120,3 +130,62 @@ def test_packed_tasks_read_what_a_plain_consumer_reads_range_by_range(
                 assert found == wanted, f"{limits}: {task}"
                 checked += len(found)
     assert checked > rows
+
+
+# -- a lost part of a packed micro-batch ------------------------------------------------------------------------------
+
+
+def forget_tasks(place: Place) -> None:
+    """Leave out of the first offset what an older release did not write."""
+    file = place.location / "offsets" / "0"
+    *lines, line = file.read_text().splitlines()
+    offset: dict[str, Any] = json.loads(line)
+    assert offset.pop("tasks") == {"maxPartitions": PARTITIONS}
+    (file.parent / ".0.crc").unlink(missing_ok=True)
+    file.write_text("\n".join([*lines, json.dumps(offset, separators=(",", ":"))]))
+
+
+PARTITIONS = 6
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "older"),
+    [
+        pytest.param({"maxPartitions": "2"}, {"maxPartitions": "1"}, False, id="fewer"),
+        pytest.param(
+            {"maxPartitions": "2"},
+            {"maxPartitions": "6", "minPartitions": "6", "allowReordering": "true"},
+            False,
+            id="more",
+            marks=pytest.mark.matrix,
+        ),
+        pytest.param({"maxPartitions": "6"}, {"maxPartitions": "2"}, True, id="upgrade"),
+    ],
+)
+def test_a_lost_part_is_written_again_by_the_tasks_that_the_offset_records(
+    kafka: Cluster,
+    spark: SparkSession,
+    topic_name: str,
+    tmp_path: Path,
+    faults: Faults,
+    first: dict[str, str],
+    then: dict[str, str],
+    older: bool,
+) -> None:
+    """One transaction of a decided micro-batch is lost; the next run has other options."""
+    job, output = topic_to_topic(kafka, topic_name, PARTITIONS)
+    rows = job.batches * job.rows
+    produce(kafka, f"{topic_name}-in", range(rows), partitions=PARTITIONS)
+    faults.arm("commit.one", "raise")
+    with LiveQuery(spark, tmp_path, job, output) as query:
+        query.job = replace(job, location=query.job.location, source={**job.source, **first})
+        assert "InjectedFault" in query.start().wait_failed()
+        open_now = output.open_transactions()
+        assert len(open_now) == int(first["maxPartitions"]) - 1
+        output.lose(open_now[:1])
+        if older:
+            forget_tasks(query.place)
+        query.job = replace(query.job, source={**job.source, **then})
+        assert query.finish() == []
+        query.place.check_whole(rows)
+        assert "repair" in query.place.kinds()

@@ -39,9 +39,9 @@ def produce_keyed(kafka: Cluster, topic: str, values: Iterable[int]) -> None:
     assert producer.flush(30) == 0
 
 
-def topic_to_topic(kafka: Cluster, name: str, **source: str) -> tuple[Job, TopicOutput]:
-    """A job that copies ``<name>-in``, two partitions, into `name`, four, in micro-batches of ten rows."""
-    kafka.create_topic(f"{name}-in", partitions=2)
+def topic_to_topic(kafka: Cluster, name: str, partitions: int = 2, **source: str) -> tuple[Job, TopicOutput]:
+    """A job that copies ``<name>-in`` into `name`, which has four partitions, in micro-batches of ten rows."""
+    kafka.create_topic(f"{name}-in", partitions=partitions)
     kafka.create_topic(name, partitions=4)
     servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     job = Job(
