@@ -27,6 +27,7 @@ __all__ = [
     "as_str",
     "as_version",
     "hides_value",
+    "prefix_of",
     "shown_value",
 ]
 
@@ -48,6 +49,11 @@ REQUIRED: Final = _Required()
 def shown_value(key: str, value: str) -> str:
     """Return an option's value for messages and logs: a placeholder if the value is a secret."""
     return HIDDEN if is_secret(key, value) else value
+
+
+def prefix_of(options: Mapping[str, str]) -> str | None:
+    """Return the user's ``transactionalIdPrefix``, without spaces around it; None if it is not set."""
+    return options.get("transactionalIdPrefix", "").strip() or None
 
 
 def as_str(text: str) -> str:

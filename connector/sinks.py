@@ -5,7 +5,7 @@ From outside their own folders, our SQL, Delta and multi sinks import only these
 
 from __future__ import annotations
 
-from connector.formats.discovery import SinkType, find_sink
+from connector.formats.discovery import SinkType, datasets_of, find_sink
 from connector.location.location import local_path, nearest
 from connector.options import (
     HOST_OPTIONS,
@@ -58,6 +58,7 @@ __all__ = [
     "as_str",
     "checksum",
     "commit_calls",
+    "datasets_of",
     "faults",
     "find_sink",
     "good",

@@ -100,9 +100,7 @@ def test_packed_tasks_read_what_a_plain_consumer_reads_range_by_range(
     chance = random.Random(os.environ.get("SEED", "20261127"))
     sizes = [chance.randint(most // 2, most), chance.randint(1, most // 4)]
     topics = [f"{topic_name}-{number}" for number in range(len(sizes))]
-    partitions = [
-        Partition(topic, number) for topic, size in zip(topics, sizes, strict=True) for number in range(size)
-    ]
+    partitions = [Partition(topic, number) for topic, size in zip(topics, sizes, strict=True) for number in range(size)]
     for topic, size in zip(topics, sizes, strict=True):
         kafka.create_topic(topic, partitions=size)
     fill(kafka, partitions, rows, chance)

@@ -27,6 +27,7 @@ from connector.location.location import CheckpointLocation
 from connector.multi.names import NAME as SEVERAL
 from connector.multi.names import under_route
 from connector.multi.write_options import parse_write_options as parse_options_of_several
+from connector.options import prefix_of
 from connector.spark.location_owner import refuse_elsewhere
 from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded_sink
 from transactional.capabilities import Examines
@@ -107,7 +108,7 @@ def _check_sink_options(kind: str, options: Options, own: Collection[str], inter
     if sink is None or not issubclass(sink, Examines):
         known = f"{', '.join(each.name for each in FORMATS)}, {REGISTRY}; to check another sink, pass the LOCATION of its query"
         raise OptionError("INVALID_OPTION", owner="barrier doctor", option="format", value=kind, expectation=known)
-    prefix = options.get("transactionalIdPrefix", "").strip() or None
+    prefix = prefix_of(options)
     options = options.replaced(transactionalidprefix=prefix or NO_QUERY)
     yield from _check_sink(sink.ofOptions(options), prefix, own, interval_ms)
 
@@ -120,8 +121,9 @@ def _check_several(options: Mapping[str, str], own: Collection[str], interval: s
     for each in parse_options_of_several(Options(options)).sinks:
         known = {under_route(prefix, each.name) for prefix in own}
         asked = {**_without(each.options, "checkpointLocation"), "barrierInterval": interval}
-        if "transactionalidprefix" in asked:
-            asked["transactionalidprefix"] = under_route(asked["transactionalidprefix"].strip(), each.name)
+        prefix = prefix_of(Options(asked))
+        if prefix is not None:
+            asked["transactionalidprefix"] = under_route(prefix, each.name)
         for found in _check_format(each.format, asked, known):
             yield replace(found, sentence=f"{each.name}: {found.sentence}")
 

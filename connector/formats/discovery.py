@@ -7,16 +7,20 @@ packages (group ``barrier_kafka.sinks``), and import paths in the environment va
 from __future__ import annotations
 
 import importlib
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final, TypeGuard
 
 from connector.formats.table import SINKS
+from transactional.capabilities import NamesDatasets
 from transactional.errors import OptionError
-from transactional.sink import TwoPhaseCommitSink
+from transactional.sink import Options, TwoPhaseCommitSink
 
-__all__ = ["ALLOW", "SinkType", "allowed_paths", "find_sink", "remember_sink"]
+__all__ = ["ALLOW", "SinkType", "allowed_paths", "datasets_of", "find_sink", "remember_sink"]
+
+log = logging.getLogger(__name__)
 
 SinkType = type[TwoPhaseCommitSink[Any, Any]]
 
@@ -66,6 +70,18 @@ def find_sink(name: str, recorded: str = "") -> SinkType:
     raise OptionError(
         "UNKNOWN_SINK", sink=name, reason="no format of that name is known", recorded=recorded or "package.module:Class"
     )
+
+
+def datasets_of(
+    format_: str, options: Options, output: Mapping[str, Any], find: Callable[[str], SinkType] = find_sink
+) -> Collection[tuple[str, str]]:
+    """Return the datasets of a sink: pairs of namespace and name. Empty if the sink is unknown or does not name them."""
+    try:
+        sink = find(format_)
+    except OptionError as problem:
+        log.warning("the datasets of the format %s are unknown: %s", format_, problem)
+        return ()
+    return sink.datasets(options, output) if issubclass(sink, NamesDatasets) else ()
 
 
 def allowed_paths() -> frozenset[str]:

@@ -236,7 +236,8 @@ def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Map
 def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any]]:
     """Return the offset in every source line of a micro-batch; an empty list if one of the sources is not ours."""
     lines = source_lines(location, batch)
-    return [dict(line.offset or {}) for line in lines] if all(line.offset is not None for line in lines) else []
+    offsets = [dict(line.offset) for line in lines if line.offset is not None]
+    return offsets if len(offsets) == len(lines) else []
 
 
 def _replace(location: CheckpointLocation, batch: int, text: str) -> None:

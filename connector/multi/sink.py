@@ -23,6 +23,7 @@ from connector.sinks import (
     SinkType,
     as_columns,
     commit_calls,
+    datasets_of,
     find_sink,
     guard_run,
     history_seen,
@@ -237,13 +238,7 @@ class MultiSink(
         found: set[tuple[str, str]] = set()
         for name in as_columns(options.get("sinks", "")):
             own = {key.removeprefix(f"{name}."): value for key, value in options.items() if key.startswith(f"{name}.")}
-            try:
-                sink = cls._sink_of(own.pop("format", ""))
-            except OptionError as problem:
-                log.warning("the datasets of the sink %s are unknown: %s", name, problem)
-                continue
-            if issubclass(sink, NamesDatasets):
-                found.update(sink.datasets(Options(own), output.get(name, {})))
+            found.update(datasets_of(own.pop("format", ""), Options(own), output.get(name, {}), cls._sink_of))
         return found
 
     def identify(self) -> Mapping[str, str]:

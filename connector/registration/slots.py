@@ -34,7 +34,7 @@ def _giving(plain: Callable[[Any, str], Any]) -> Any:
     @functools.wraps(plain)
     def giving(self: Any, source: str) -> Any:
         named = plain(self, source)
-        if isinstance(source, str) and source.lower() == SOURCE_NAME:
+        if source.lower() == SOURCE_NAME:
             slots = internals.slots(self._spark, slots_of)
             if slots is not None:
                 return named.option(SLOTS, slots)

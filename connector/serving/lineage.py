@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.formats.discovery import find_sink
+from connector.formats.discovery import datasets_of
 from connector.kafka.client.topics import lineage_namespace
 from connector.location.location import CheckpointLocation
 from connector.operations.listener import CheckpointListener
 from connector.serving.facts import QueryFacts, look_at_query
-from transactional.capabilities import NamesDatasets
-from transactional.errors import OptionError
 from transactional.sink import Options
 
 if TYPE_CHECKING:
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
     from transactional.stats import CheckpointHistory
 
 __all__ = ["LineageListener"]
-
-log = logging.getLogger(__name__)
 
 PRODUCER: Final = "https://pypi.org/project/barrier-kafka"
 SERVERS: Final = "kafka.bootstrap.servers"
@@ -121,11 +116,4 @@ def _inputs(query: QueryFacts, servers: str) -> list[tuple[str, str]]:
 
 def _outputs(run: RunRecord, output: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """Return the output datasets of the run's sink: pairs of namespace and name; none if the sink does not name datasets."""
-    try:
-        sink = find_sink(run.sink)
-    except OptionError as problem:
-        log.warning("the lineage event has no outputs: %s", problem)
-        return []
-    return (
-        sorted(sink.datasets(Options(run.setup.get("options", {})), output)) if issubclass(sink, NamesDatasets) else []
-    )
+    return sorted(datasets_of(run.sink, Options(run.setup.get("options", {})), output))

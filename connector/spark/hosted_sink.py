@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from connector.formats.discovery import SinkType
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest
-from connector.options import HOST_OPTIONS
+from connector.options import HOST_OPTIONS, prefix_of
 from connector.spark import internals
 from connector.spark.collector import collector_patient
 from connector.spark.process import driver_process
@@ -157,7 +157,7 @@ class HostedSink:
         """
         self.refuse_stream(overwrite)
         self.location.check_writable()
-        prefix = self.options.get("transactionalIdPrefix")
+        prefix = prefix_of(self.options)
         with hiding(secrets_of(self.options)):
             sink = self.build(prefix or NO_QUERY)
             try:
@@ -184,7 +184,7 @@ class HostedSink:
         self, view: QueryView, driver: str | None, process: Mapping[str, Any] | None
     ) -> Iterator[CheckpointCoordinator]:
         journal = _journal(tuple(sorted(self.location.as_options().items())), threading.get_ident())
-        prefix = self.options.get("transactionalIdPrefix") or journal.load().identity(view.queryId)
+        prefix = prefix_of(self.options) or journal.load().identity(view.queryId)
         sink = self.build(prefix)
         own = self._own_options(sink)
         settings = RunSettings(

@@ -165,6 +165,13 @@ def test_every_sink_that_is_built_is_closed(spark: Spark) -> None:
     assert SharedSink.log[-2:] == ["rollback", "close"]
 
 
+def test_spaces_around_the_prefix_do_not_belong_to_it(spark: Spark) -> None:
+    spark.options["transactionalIdPrefix"] = " q "
+    spark.planned(0)
+    [run] = spark.ledger().runs.values()
+    assert run.prefix == "q"
+
+
 def test_a_task_without_rows_opens_nothing_and_still_acknowledges(spark: Spark) -> None:
     writer = spark.planned(0)
     message = spark.task(writer, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -26,7 +27,13 @@ from transactional.errors import (
 from transactional.failure import MOST_TEXT, Failure, Remedy, failure_of
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {path: path.read_text() for name in ("connector", "transactional") for path in (ROOT / name).rglob("*.py")}
+
+
+@cache
+def sources() -> dict[Path, str]:
+    """The product's files."""
+    return {path: path.read_text() for name in ("connector", "transactional") for path in (ROOT / name).rglob("*.py")}
+
 
 # As it came from Spark 4.2, shortened in the middle.
 SPARK_TEXT = """[STREAM_FAILED] Query [id = 5d1e, runId = 77a0] terminated with exception: \
@@ -106,7 +113,7 @@ def test_every_kind_of_ours_is_known_by_its_name_in_a_text() -> None:
 
 
 def test_an_error_of_a_class_that_another_package_derives_has_one_remedy_as_an_error_and_in_spark_s_text() -> None:
-    for path, text in SOURCES.items():
+    for path, text in sources().items():
         if re.search(r"^class \w+Error\(\w+Error\)", text, re.MULTILINE):
             import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
     derived = {
@@ -132,7 +139,7 @@ def _derived(kind: type[TwoPhaseCommitError]) -> Iterator[type[TwoPhaseCommitErr
 
 def _raised_with(kind: type[TwoPhaseCommitError]) -> set[str]:
     """Return the conditions with which the product raises a class."""
-    found = {each for text in SOURCES.values() for each in re.findall(rf'{kind.__name__}\(\s*"(\w+)"', text)}
+    found = {each for text in sources().values() for each in re.findall(rf'{kind.__name__}\(\s*"(\w+)"', text)}
     assert found, kind
     return found
 
