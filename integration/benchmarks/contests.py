@@ -8,7 +8,7 @@ from typing import Any
 
 from integration.benchmarks.queries import Query, topic_options
 
-__all__ = ["CONTESTS", "COPY", "FLINK", "FLOOR", "OURS", "SINK", "SOURCE", "SPARK", "Contestant"]
+__all__ = ["CONTESTS", "COPY", "FLINK", "FLOORS", "OURS", "SINK", "SOURCE", "SPARK", "Contestant"]
 
 COPY, SOURCE, SINK = "topic to topic", "topic to noop", "Parquet to topic"
 FILES_PER_TRIGGER = 4
@@ -78,7 +78,7 @@ class Contestant:
             else topic_options(servers, source, per_trigger, **self.read)
         )
         if self.is_floor:
-            read = {"rows": str(rows), "per_trigger": str(per_trigger or 0)}
+            read = {"rows": str(rows), "per_trigger": str(per_trigger or 0), **self.read}
         if not self.writes:
             return asdict(
                 Query(self.source, read, location, self.sink, columns=("key", "value") if self.is_floor else ())
@@ -89,7 +89,12 @@ class Contestant:
 
 OURS = Contestant("ours, exactly-once", "barrier-kafka", "2pc-kafka")
 SPARK = Contestant("Spark's own, at-least-once", "kafka", "kafka")
-FLOOR = Contestant("Spark's Python API alone, no Kafka", "floor-source", "floor-sink")
+FLOORS = tuple(
+    Contestant(
+        f"Spark's Python API alone, no Kafka, tasks: {tasks}", "floor-source", "floor-sink", read={"tasks": str(tasks)}
+    )
+    for tasks in (1, 2, 4)
+)
 FLINK = Contestant("Flink SQL, exactly-once, checkpoint 1 s")
 
 CONTESTS: Mapping[str, Sequence[Contestant]] = {
@@ -99,7 +104,7 @@ CONTESTS: Mapping[str, Sequence[Contestant]] = {
         SPARK,
         Contestant("Spark's own, tuned producer", "kafka", "kafka", write=TUNED_PRODUCER),
         FLINK,
-        FLOOR,
+        *FLOORS,
     ),
     SOURCE: (Contestant("ours", "barrier-kafka", "noop"), Contestant("Spark's own", "kafka", "noop")),
     SINK: (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ __all__ = ["MICRO_BATCHES", "PARTITIONS", "ROW", "Copies", "Input"]
 PARTITIONS = 4
 ROW = 100
 MICRO_BATCHES = 4
+PARTS = ("triggerExecution", "latestOffset", "walCommit", "addBatch", "commitOffsets")
+"""What Spark reports of a micro-batch that is shown."""
 
 WatchT = TypeVar("WatchT", bound=AbstractContextManager[Any])
 
@@ -165,6 +168,22 @@ class Copies:
             "broker_us_per_row": 1e6 * meter.beside_seconds[0] / rows.rows,
             "peak_mib": meter.peak_bytes / 2**20,
             "processes": meter.most_processes,
+            "others_cores": meter.others_cores,
+        }
+
+    def small(
+        self, engine: Engine, contestant: Contestant, rows: Input, warm: Input, per_trigger: int, first: int
+    ) -> dict[str, float]:
+        """Copy `warm`, then `rows` in small micro-batches; return what one takes, without the `first`. Raises as `run`."""
+        self.run(engine, contestant, warm)
+        meter = self.meter(engine)
+        triggers = self.run(engine, contestant, rows, per_trigger, meter)["triggers"]
+        kept = [each["durationMs"] for each in triggers if each["numInputRows"]][first:]
+        return {
+            **{f"{part}_ms": statistics.median(each.get(part, 0) for each in kept) for part in PARTS},
+            "micro_batches": len(kept),
+            "processor_ms_per_micro_batch": 1000 * meter.seconds / len(triggers),
+            "broker_ms_per_micro_batch": 1000 * meter.beside_seconds[0] / len(triggers),
             "others_cores": meter.others_cores,
         }
 

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FloorSink", "FloorSource"]
 
-PARTITIONS = 4
 BATCH = 10_000
 SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
 """That of the Kafka sources."""
 
 
 class FloorSource(DataSource):
-    """Format ``floor-source``: rows of 108 bytes, made once per task. Options ``rows``, and ``per_trigger`` (0: all)."""
+    """Format ``floor-source``: rows of 108 bytes, made once per task. Options ``rows``, ``per_trigger`` (0: all), ``tasks``."""
 
     @classmethod
     def name(cls) -> str:
@@ -43,14 +42,14 @@ class FloorSource(DataSource):
 
     def streamReader(self, schema: StructType) -> FloorReader:
         """Called in the source's process, and for every planning."""
-        return FloorReader(int(self.options["rows"]), int(self.options["per_trigger"]))
+        return FloorReader(*(int(self.options[name]) for name in ("rows", "per_trigger", "tasks")))
 
 
 class FloorReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Counts from 0 to its end."""
 
-    def __init__(self, rows: int, per_trigger: int) -> None:
-        self._rows, self._per_trigger = rows, per_trigger or rows
+    def __init__(self, rows: int, per_trigger: int, tasks: int) -> None:
+        self._rows, self._per_trigger, self._tasks = rows, per_trigger or rows, tasks
 
     def initialOffset(self) -> dict[str, Any]:
         """Row 0."""
@@ -72,8 +71,8 @@ class FloorReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """One range a task."""
         first, rows = start["row"], end["row"] - start["row"]
         return [
-            InputPartition((first + rows * n // PARTITIONS, first + rows * (n + 1) // PARTITIONS))
-            for n in range(PARTITIONS)
+            InputPartition((first + rows * n // self._tasks, first + rows * (n + 1) // self._tasks))
+            for n in range(self._tasks)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from integration.benchmarks import engines
-from integration.benchmarks.contests import CONTESTS, COPY, FLOOR, OURS, SINK, SOURCE, SPARK, Contestant
+from integration.benchmarks.contests import CONTESTS, COPY, FLOORS, OURS, SINK, SOURCE, SPARK, Contestant
 from integration.benchmarks.copies import MICRO_BATCHES, Copies, Input
 from integration.benchmarks.engines import Engine, Launch
 from integration.benchmarks.queries import Trigger
@@ -26,7 +26,6 @@ from integration.broker import Cluster
 SMALL, COLD = "micro-batches of 10 rows", "a cold session"
 SMALL_ROWS, SMALL_BATCHES, SMALL_FIRST = 10, 40, 10
 """Rows of a small micro-batch; how many are measured, and how many before them are left out."""
-PARTS = ("triggerExecution", "latestOffset", "walCommit", "addBatch", "commitOffsets")
 COLD_ROWS, FURTHER = 1000, 3
 """Rows of a cold session's first micro-batch; queries in that session after it."""
 
@@ -90,7 +89,9 @@ class Peers:
 
     def turns(self, what: str, number: int, who: str) -> list[Contestant]:
         """Return the contestants of a round whose names contain `who`, each round with another one first."""
-        there = (each for each in CONTESTS.get(what, (OURS, SPARK, FLOOR)) if self._launches[each.is_flink] is not None)
+        there = (
+            each for each in CONTESTS.get(what, (OURS, SPARK, *FLOORS)) if self._launches[each.is_flink] is not None
+        )
         entered = [each for each in there if who in each.name]
         first = number % max(len(entered), 1)
         return entered[first:] + entered[:first]
@@ -103,22 +104,10 @@ class Peers:
             if contestant.is_flink:
                 self._results.versions["Flink"] = engine.ready["version"]
             if what == SMALL:
-                return self._small(engine, contestant)
+                return self._copies.small(engine, contestant, self._few, self._first, SMALL_ROWS, SMALL_FIRST)
             if what == COLD:
                 return self._cold(engine, contestant)
             return self._copies.throughput(engine, contestant, self._input, self._warm)
-
-    def _small(self, engine: Engine, contestant: Contestant) -> dict[str, float]:
-        self._copies.run(engine, contestant, self._first)
-        meter = self._copies.meter(engine)
-        triggers = self._copies.run(engine, contestant, self._few, SMALL_ROWS, meter)["triggers"]
-        kept = [each["durationMs"] for each in triggers if each["numInputRows"]][SMALL_FIRST:]
-        return {
-            **{f"{part}_ms": statistics.median(each.get(part, 0) for each in kept) for part in PARTS},
-            "micro_batches": len(kept),
-            "processor_ms_per_micro_batch": 1000 * meter.seconds / len(triggers),
-            "others_cores": meter.others_cores,
-        }
 
     def _cold(self, engine: Engine, contestant: Contestant) -> dict[str, float]:
         first, *further = (self._copies.run(engine, contestant, self._first) for _ in range(1 + FURTHER))

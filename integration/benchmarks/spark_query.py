@@ -14,6 +14,7 @@ from dataclasses import asdict
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from barrier_kafka import register
 from integration.benchmarks.floor import FloorSink, FloorSource
 from integration.benchmarks.orders import answer, orders
 from integration.benchmarks.queries import Query
@@ -27,6 +28,7 @@ def main() -> None:
     spark = session(memory, jars, json.loads(conf))
     for source in (FloorSource, FloorSink):
         spark.dataSource.register(source)
+    register(spark)
     answer({"session": time.monotonic() - begin})
     live: StreamingQuery | None = None
     for order in orders():
