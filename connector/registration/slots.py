@@ -1,6 +1,6 @@
-"""Tell ``barrier-kafka`` how many tasks the cluster can run at the same time: it divides its micro-batches among them.
+"""Give ``barrier-kafka`` the number of tasks that the cluster can run at the same time: it divides its micro-batches by it.
 
-Spark tells no source. So the user's program adds the number to the source's options when it names the format.
+Spark gives this number to no source. So the user's program adds it to the source's options when it names the format.
 """
 
 from __future__ import annotations

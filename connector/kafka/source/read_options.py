@@ -165,7 +165,7 @@ READ_OPTIONS = OptionTable(
             as_long(1),
             "Maximum number of tasks. If more partitions have rows, a task reads several of them, one after the other. "
             "minPartitions and maxRecordsPerPartition may need more tasks. Default: the number of tasks that the cluster can "
-            "run at the same time, if connector.register can tell; otherwise one task per partition.",
+            "run at the same time, if register() finds it; otherwise one task per partition.",
         ),
         Option(
             "allowReordering",

@@ -14,11 +14,13 @@ from connector.kafka.source.offsets import SourceOffset
 from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import parse_read_options
 from connector.kafka.source.reading.fetch import KafkaInputPartition, read_ranges
+from connector.kafka.source.reading.range_loss import check_planned_topics
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from tests.connector.kafka.source.fake_brokers import Log, failed
 from tests.connector.kafka.source.fake_consumer import FakeConsumer
 from tests.connector.kafka.source.fake_query import Query, begun, brokers_of, through_text
 from transactional.errors import LocationError, OptionError, StoreError
+from transactional.testing import FakeClock
 
 
 def test_a_new_query_reads_what_is_there_and_then_what_comes() -> None:
@@ -317,6 +319,18 @@ def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest
         list(reading)
     with pytest.raises(StoreError, match="TOPIC_CHANGED"):
         next(query.reader.read(KafkaInputPartition([OffsetRange(at, 4, 8)], ids)))
+
+
+@pytest.mark.parametrize("again", ["t", "u", "v"])
+def test_each_topic_of_a_task_has_to_be_the_planned_one(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = brokers_of(t=[Log()], u=[Log()], v=[Log()])
+    monkeypatch.setattr("connector.kafka.source.reading.range_loss.ask_each_broker", brokers.ask_each)
+    ids = {topic: f"id-of-{topic}" for topic in "tuv"}
+    config = parse_read_options({"kafka.bootstrap.servers": "b:1", "subscribe": "t"}).config
+    check_planned_topics(config, ids, FakeClock(), brokers.connect)
+    brokers.ids[again] = "another"
+    with pytest.raises(StoreError, match=rf"TOPIC_CHANGED.*{again} was deleted or re-created"):
+        check_planned_topics(config, ids, FakeClock(), brokers.connect)
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
