@@ -113,6 +113,7 @@ bench-long: $(STAMP) java ## 24 GB through one query: every row once, and no gro
 .PHONY: bench-growth
 bench-growth: $(STAMP) java ## more rows, more partitions, larger rows, more transactions, beside Spark's own connector
 	@$(BIN)/python -m integration.benchmarks.growth $(ARGS)
+	@$(BIN)/python -m integration.benchmarks.fields
 
 .PHONY: bench-tuning
 bench-tuning: $(STAMP) java ## one setting changed at a time

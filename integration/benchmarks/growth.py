@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.benchmarks import engines
-from integration.benchmarks.contests import OURS, SPARK, Contestant
+from integration.benchmarks.contests import FLINK, OURS, SPARK, Contestant
 from integration.benchmarks.copies import Copies, Input
+from integration.benchmarks.engines import Launch
 from integration.benchmarks.results import Results, add_options, arguments_of, settle
 from integration.broker import Cluster
 from transactional.checkpoint import DecidedCheckpoint
@@ -55,9 +56,11 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
     only = given.only.split(",")
+    flink, problem = engines.flink(given.flink, given.with_flink)
+    print(problem, flush=True)
     results = Results("growth", ("rows_per_second_wall", "rows/s"), arguments_of(vars(given)))
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
-        growth = Growth(cluster, Copies(cluster, Path(folder)), results, given.partitions)
+        growth = Growth(cluster, Copies(cluster, Path(folder)), results, given.partitions, flink)
         load = settle(given.settle)
         if "commits" in only:
             growth.commits(given.rounds, load)
@@ -82,10 +85,15 @@ class Growth:
     results : Results
     partitions : int, optional
         Only topics of so many partitions.
+    flink : Launch, optional
+        Flink copies the topics of many partitions, too.
     """
 
-    def __init__(self, cluster: Cluster, copies: Copies, results: Results, partitions: int | None) -> None:
+    def __init__(
+        self, cluster: Cluster, copies: Copies, results: Results, partitions: int | None, flink: Launch | None
+    ) -> None:
         self._cluster, self._copies, self._results, self._partitions = cluster, copies, results, partitions
+        self._flink = flink
 
     def commits(self, rounds: int, load: float) -> None:
         """Commit many transactions at once. The broker's JVM takes two rounds to compile what it runs."""
@@ -101,8 +109,11 @@ class Growth:
         for rows in INPUTS[key]:
             warm = Input(f"warm-{rows.name}", min(rows.rows // 4, 500_000), rows.size, rows.partitions)
             with self._filled(rows, warm) as wanted:
-                for contestant in _turns(number) if wanted else ():
-                    with self._copies.engine(engines.spark()) as engine:
+                several = [*_turns(number), FLINK] if key == "partitions" and self._flink else _turns(number)
+                for contestant in several if wanted else ():
+                    launch = self._flink if contestant.is_flink else engines.spark()
+                    assert launch is not None
+                    with self._copies.engine(launch) as engine:
                         figures = self._copies.throughput(engine, contestant, rows, warm)
                     self._results.add(TITLES[key], f"{_figure(key, rows):,}, {contestant.name}", number, load, figures)
 
