@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import os
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, cimpl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ from connector.kafka.source.reading.native_records import NativeConsumer
 from connector.kafka.source.reading.records import MessageConsumer, Records
 from connector.kafka.source.rows import COLUMNS, all_columns, arrow_schema
 from integration.broker import Cluster
+from integration.driver_process import wait_until
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.sink import Options, TransactionContext
@@ -361,3 +363,23 @@ def test_a_forked_process_touches_no_client_of_its_parent(kafka: Cluster, topic_
         assert os.waitpid(child, 0)[1] == 0
     write(kafka, topic_name, [batch], False, topic=topic_name)
     assert sum(map(len, read(config_of(kafka), topic_name, True))) == 1
+
+
+@compiled
+def test_a_consumer_keeps_no_rows_of_the_ranges_that_it_has_read(kafka: Cluster, topic_name: str) -> None:
+    """Rows after a range's end are in the partition's queue, which nobody reads any more."""
+    numbered(kafka, topic_name)
+    at = Partition(topic_name, 0)
+    library = native_library()
+    assert library is not None
+    length = ctypes.CDLL(cimpl.__file__).rd_kafka_queue_length
+    length.restype, length.argtypes = ctypes.c_size_t, (ctypes.c_void_p,)
+    with borrow_consumer(config_of(kafka)) as consumer:
+        assert isinstance(consumer, NativeConsumer)
+        [records] = fetch(consumer, [OffsetRange(at, 0, 1)])
+        queue = library.queue_get_partition(consumer._client.client, topic_name.encode(), 0)
+        wait_until(lambda: length(queue) > 0, "the client has fetched more than the range")
+        consumer.rest()
+        assert length(queue) == 0
+        library.queue_destroy(queue)
+        assert len(records) == 1

@@ -73,7 +73,7 @@ def slots_of(setting: Callable[[str], str | None], master: str, parallelism: int
     else:
         grows = (setting("spark.dynamicAllocation.enabled") or "").strip().lower() == "true"
         executors = number("spark.dynamicAllocation.maxExecutors" if grows else "spark.executor.instances")
-        each = number("spark.executor.cores") or (1 if master.startswith(("yarn", "k8s")) else None)
-        started = executors * each if executors and each else None
-        cores = min((found for found in (started, number("spark.cores.max")) if found), default=None)
+        # A standalone cluster starts as many executors as it has cores for, whatever their number should be.
+        counted = executors if master.startswith(("yarn", "k8s")) else None
+        cores = number("spark.cores.max") if counted is None else counted * (number("spark.executor.cores") or 1)
     return None if cores is None else max(1, cores // (number("spark.task.cpus") or 1))

@@ -23,6 +23,7 @@ GROWS = {"spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4"}
         ("k8s://https://host:6443", {"spark.executor.instances": "10"}, 10),
         ("spark://host:7077", {"spark.executor.instances": "10"}, None),
         ("spark://host:7077", {"spark.cores.max": "12"}, 12),
+        ("spark://host:7077", YARN, None),
         ("spark://host:7077", YARN | {"spark.cores.max": "12"}, 12),
         ("spark://host:7077", {}, None),
         ("yarn", {}, None),

@@ -71,7 +71,8 @@ class BarrierKafkaBatchReader(DataSourceReader):
         else:
             end = self._readable_end(topics, topics.resolve(options.ending, there, strict=self.fail_on_data_loss))
         ranges = [part for part in self._ranges(start, end) if len(part)]
-        return [KafkaInputPartition(task, topics.ids) for task in divide(ranges, options.tasks)]
+        limits = options.tasks.with_slots(options.slots, sum(map(len, ranges)))
+        return [KafkaInputPartition(task, topics.ids) for task in divide(ranges, limits)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the task's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*."""

@@ -164,8 +164,9 @@ READ_OPTIONS = OptionTable(
             None,
             as_long(1),
             "Maximum number of tasks. If more partitions have rows, a task reads several of them, one after the other. "
-            "minPartitions and maxRecordsPerPartition may need more tasks. Default: the number of tasks that the cluster can "
-            "run at the same time, if register() finds it; otherwise one task per partition.",
+            "minPartitions and maxRecordsPerPartition may need more tasks. Default: as many tasks as the cluster can run at "
+            "the same time, if register() finds that number, and more if they would have over 100,000 offsets; otherwise one "
+            "task per partition.",
         ),
         Option(
             "allowReordering",
@@ -312,6 +313,8 @@ class ReadOptions:
     limits : TriggerLimits
         The limits of a micro-batch. Only streams use them.
     tasks : TaskLimits
+    slots : int or None
+        How many tasks the cluster can run at the same time; None if unknown.
     schedule : Schedule
         The schedule of barriers. Only streams use it.
     retries : Retries
@@ -330,6 +333,7 @@ class ReadOptions:
     ending: Bound
     limits: TriggerLimits
     tasks: TaskLimits
+    slots: int | None
     schedule: Schedule
     retries: Retries
     poll_seconds: float
@@ -340,7 +344,6 @@ class ReadOptions:
 
 def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
     """Check the options that the user set, without asking the brokers, and return them."""
-    slots = next((int(value) for name, value in options.items() if name.lower() == SLOTS.lower()), None)
     parsed = READ_OPTIONS.parse({name: value for name, value in options.items() if name.lower() != SLOTS.lower()})
     subscription = _subscription(parsed)
     config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)
@@ -361,7 +364,8 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
         starting=starting,
         ending=ending,
         limits=TriggerLimits(most, least, parsed["maxTriggerDelay"]),
-        tasks=_tasks(parsed, slots),
+        tasks=_tasks(parsed),
+        slots=_slots(options),
         schedule=Schedule(parsed["barrierInterval"], parsed["minPauseBetweenCheckpoints"]),
         retries=Retries(parsed["fetchOffset.numRetries"], parsed["fetchOffset.retryIntervalMs"] / 1000),
         poll_seconds=parsed["kafkaConsumer.pollTimeoutMs"] / 1000,
@@ -371,11 +375,19 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
     )
 
 
-def _tasks(parsed: ParsedOptions, slots: int | None) -> TaskLimits:
+def _tasks(parsed: ParsedOptions) -> TaskLimits:
     least, most = parsed["minPartitions"], parsed["maxPartitions"]
     if least is not None and most is not None and least > most:
         raise READ_OPTIONS.invalid("minPartitions", str(least), f"at most maxPartitions, which is {most}")
-    return TaskLimits(least, parsed["maxRecordsPerPartition"], most or slots)
+    return TaskLimits(least, parsed["maxRecordsPerPartition"], most)
+
+
+def _slots(options: Mapping[str, str]) -> int | None:
+    value = next((value for name, value in options.items() if name.lower() == SLOTS.lower()), None)
+    try:
+        return None if value is None else as_long(1)(value)
+    except ValueError as problem:
+        raise READ_OPTIONS.invalid(SLOTS, str(value), str(problem)) from None
 
 
 def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> AlignOptions | None:

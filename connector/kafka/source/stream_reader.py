@@ -163,7 +163,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if end.topics != end.start:
             self._triggered = now
         warn(end.lost, seen)
-        return replace(end, reordered=options.tasks.splits, tasks=options.tasks)
+        offsets = sum(end.topics.values()) - sum(end.start.values())
+        return replace(end, reordered=options.tasks.splits, tasks=options.tasks.with_slots(options.slots, offsets))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the partitions' ends that `latestOffset` last saw, for Spark's progress. *Driver, once per trigger*."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from transactional.errors import LocationError
 
 __all__ = ["TaskLimits"]
 
 _NAMES: Final = {"least": "minPartitions", "longest": "maxRecordsPerPartition", "most": "maxPartitions"}
 """Field → its name in the offset log, which is the name of the option."""
+
+
+LONG: Final = 100_000
+"""Offsets of a task whose start costs little in comparison. By default, no ranges are packed into a longer task."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,20 @@ class TaskLimits:
     longest: int | None = None
     most: int | None = None
 
+    def with_slots(self, slots: int | None, offsets: int) -> TaskLimits:
+        """Return these limits with a default for `most`: the number of tasks that can run at once, or more if they are long.
+
+        Parameters
+        ----------
+        slots : int or None
+            How many tasks can run at the same time; None if that is not known.
+        offsets : int
+            The number of offsets to read.
+        """
+        if self.most is not None or slots is None:
+            return self
+        return replace(self, most=max(slots, -(-offsets // LONG)))
+
     @property
     def splits(self) -> bool:
         """Whether several tasks may read one partition."""
@@ -44,4 +64,12 @@ class TaskLimits:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TaskLimits:
         """Parse the result of `to_json`."""
+        unknown = sorted(set(value) - set(_NAMES.values()))
+        if unknown:
+            raise LocationError(
+                "FORMAT_UNKNOWN",
+                what="The checkpoint's offset of barrier-kafka",
+                found=f"the limits of tasks {', '.join(unknown)}",
+                known=", ".join(sorted(_NAMES.values())),
+            )
         return cls(**{field: int(value[name]) for field, name in _NAMES.items() if name in value})

@@ -45,8 +45,10 @@ AHEAD_ROWS: Final = 20_000
 
 So a task with many short ranges does not wait for a first fetch in each, and long ranges are not all in memory at once."""
 
-AHEAD_RANGES: Final = 64
-"""How many ranges the client fetches at the same time at most: each can fill one answer of a broker, by default 1 MiB."""
+AHEAD_RANGES: Final = 12
+"""How many ranges the client fetches ahead at most.
+
+The client fills a queue for each of them, also with rows after the end of the range: up to 5 MiB (`consumers.TUNED`)."""
 
 WAIT_SECONDS: Final = 0.1
 
@@ -125,6 +127,7 @@ def fetch(
             batch.add(reading.take(batch.room))
             if batch.is_full:
                 yield batch.drain()
+                reading.wait_anew()  # the query may have taken long
     if batch.rows:
         yield batch.drain()
 
@@ -175,7 +178,7 @@ class _Ahead:
         for queue in (self._waiting, self._prepared):
             if queue and queue[0] == current:
                 queue.popleft()
-        if not self._waiting or left >= AHEAD_ROWS:
+        if not self._waiting or left >= AHEAD_ROWS or 2 * len(self._prepared) > AHEAD_RANGES:
             return
         left += sum(map(len, self._prepared))
         starts = {}
@@ -215,7 +218,7 @@ class _Reading:
         self._stall_seconds, self._tolerance = stall_seconds, tolerance
         self._aside = aside
         self._position = wanted.start
-        self._wait_anew()
+        self.wait_anew()
 
     @property
     def left(self) -> int:
@@ -226,7 +229,7 @@ class _Reading:
         """Return the rows that have arrived, without rows at or after the range's end. Raise if none arrived for too long."""
         taken = self._take(most)
         if taken:
-            self._wait_anew()
+            self.wait_anew()
         elif self.left:
             self._check_wait()
         return taken
@@ -281,13 +284,14 @@ class _Reading:
             raise _lost(self._wanted, position, holding)
         self._position = self._tolerance.pass_over(self._wanted, position, holding)
         self._consumer.begin(at, self._position)
-        self._wait_anew()
+        self.wait_anew()
 
     def _begin_again(self) -> None:
         self._clock.sleep(WAIT_SECONDS)
         self._consumer.begin(self._wanted.partition, self._position)
 
-    def _wait_anew(self) -> None:
+    def wait_anew(self) -> None:
+        """Begin the time limits for the next row again."""
         self._deadline = Deadline(self._stall_seconds, self._clock)
         self._look = Deadline(LOOK_SECONDS, self._clock)
 

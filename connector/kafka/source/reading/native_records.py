@@ -78,7 +78,7 @@ class _Client:
         """Free the messages of an array, once."""
         messages = self._unfreed.pop(address, None)
         if messages is not None:
-            self._columns.destroy(messages.ctypes.data, len(messages), self._destroy)
+            self._columns.destroy(address, len(messages), self._destroy)
 
 
 def _complaint(complain: Callable[[KafkaError], None]) -> Any:
@@ -299,9 +299,14 @@ class NativeConsumer:
         wanted = library.topic_partition_list_new(len(starts))
         for at, offset in starts.items():
             topic = at.topic.encode()
+            queue = library.queue_get_partition(client, topic, at.number)
+            if not queue:
+                raise StoreError(
+                    "READ_FAILED", partition=str(at), offset=offset, reason="the client has no queue for it"
+                )
             # Without a queue to forward to, the rows stay in the partition's queue. Set before the first row can arrive.
-            queues[at] = library.queue_get_partition(client, topic, at.number)
-            library.queue_forward(queues[at], None)
+            library.queue_forward(queue, None)
+            queues[at] = queue
             library.topic_partition_list_add(wanted, topic, at.number)
             library.topic_partition_list_set_offset(wanted, topic, at.number, offset)
         error = library.incremental_assign(client, wanted)
@@ -315,11 +320,15 @@ class NativeConsumer:
         library = self._library
         wanted = library.topic_partition_list_new(len(partitions))
         for at in partitions:
-            library.queue_destroy(self._client.queues.pop(at))
             library.topic_partition_list_add(wanted, at.topic.encode(), at.number)
         error = library.incremental_unassign(self._client.client, wanted)
         library.topic_partition_list_destroy(wanted)
         library.check(error)
+        for at in partitions:
+            queue = self._client.queues.pop(at)
+            # The client frees the rows in a queue only when the queue is read. They are out of date now, so none is returned.
+            _Held(self._client, self._consume(queue, 1, 0))
+            library.queue_destroy(queue)
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
@@ -328,9 +337,10 @@ class NativeConsumer:
         messages = self._consume(queue, most, 0)
         if not len(messages):
             messages = self._consume(queue, 1, int(seconds * 1000))
-        if not len(messages):
-            return self._notices()
+        taken = self._notices()
         count = len(messages)
+        if not count:
+            return taken
         held = (_Held(self._client, messages),)
         errors, offsets = np.empty(count, np.int32), np.empty(count, np.int64)
         good = self._columns.scan(messages.ctypes.data, count, errors.ctypes.data, offsets.ctypes.data)
@@ -340,8 +350,7 @@ class NativeConsumer:
             return NativeRecords(self._library, self._columns, messages[start:end], offsets[start:end], held, runs)
 
         if good == count:
-            return [part(0, count)]
-        taken: list[Records | Notice] = []
+            return [*taken, part(0, count)]
         start = 0
         for at in [*np.flatnonzero(errors).tolist(), count]:
             if start < at:

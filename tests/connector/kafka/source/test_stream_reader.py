@@ -255,6 +255,13 @@ def test_the_session_s_slots_limit_the_tasks_and_the_user_s_limit_wins() -> None
     end = query.ask()
     assert end is not None
     assert len(query.tasks(end)) == 4
+    long = Query(brokers_of(t=[Log(0, 60_000) for _ in range(6)]), None, sessionslots="3")
+    end = long.ask()
+    assert end is not None
+    assert end["tasks"] == {"maxPartitions": 4}, "no task has over 100,000 offsets only to be one of three"
+    assert [len(task) for task in long.tasks(end)] == [2, 2, 1, 1]
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*sessionSlots.*whole number"):
+        query.run(sessionslots="many")
 
 
 @pytest.mark.parametrize("how", ["raises", "answers", "in a partition"])

@@ -12,6 +12,7 @@ from connector.kafka.client.topics import Partition
 from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.planning.tasks import divide
 from connector.kafka.source.task_limits import TaskLimits
+from transactional.errors import LocationError
 
 lengths = st.lists(st.integers(1, 10**6), max_size=12)
 limits = st.builds(
@@ -120,3 +121,21 @@ def test_limits_are_recorded_by_the_names_of_their_options() -> None:
     assert TaskLimits(1, 2, 3).to_json() == {"maxPartitions": 3, "maxRecordsPerPartition": 2, "minPartitions": 1}
     assert TaskLimits().to_json() == {}
     assert TaskLimits.from_json({}) == TaskLimits()
+    with pytest.raises(LocationError, match=r"FORMAT_UNKNOWN.*maxBytes"):
+        TaskLimits.from_json({"maxBytes": 5})
+
+
+@pytest.mark.parametrize(
+    ("limits", "slots", "offsets", "most"),
+    [
+        (TaskLimits(), None, 10**9, None),
+        (TaskLimits(), 4, 0, 4),
+        (TaskLimits(), 4, 400_000, 4),
+        (TaskLimits(), 4, 400_001, 5),
+        (TaskLimits(most=2), 4, 10**9, 2),
+    ],
+)
+def test_the_session_s_slots_are_the_default_for_tasks_that_are_not_long(
+    limits: TaskLimits, slots: int | None, offsets: int, most: int | None
+) -> None:
+    assert limits.with_slots(slots, offsets).most == most
