@@ -337,11 +337,11 @@ class NativeConsumer:
         messages = self._consume(queue, most, 0)
         if not len(messages):
             messages = self._consume(queue, 1, int(seconds * 1000))
+        held = (_Held(self._client, messages),)
         taken = self._notices()
         count = len(messages)
         if not count:
             return taken
-        held = (_Held(self._client, messages),)
         errors, offsets = np.empty(count, np.int32), np.empty(count, np.int64)
         good = self._columns.scan(messages.ctypes.data, count, errors.ctypes.data, offsets.ctypes.data)
 
