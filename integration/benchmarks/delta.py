@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from integration.benchmarks.queries import Trigger, rows_per_second, triggers_of
-from integration.benchmarks.sessions import SLOTS, session
+from integration.benchmarks.sessions import DELTA, SLOTS, session
 from integration.jars import resolve_delta
 
 BATCHES = 4
@@ -38,12 +38,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of a micro-batch of narrow rows; wide: a quarter")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    conf = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.databricks.delta.snapshotPartitions": "2",  # its default of 50 is for clusters, and costs seconds here
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
-    spark = session("3g", resolve_delta(), conf)
+    spark = session("3g", resolve_delta(), DELTA)
     table = Table("rows", "2pc-delta", "Spark's delta sink", "ratio", title="Delta, rows a second")
     for name, columns, rows in (
         (f"narrow, {len(NARROW)} columns", NARROW, arguments.rows),

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from barrier_kafka import register
 from integration.benchmarks.queries import rows_per_second, topic_options, triggers_of
-from integration.benchmarks.sessions import session
+from integration.benchmarks.sessions import DELTA, session
 from integration.broker import Cluster
 from integration.jars import resolve_delta, resolve_spark_kafka
 
@@ -39,12 +39,7 @@ def main() -> int:
     parser.add_argument("--fields", type=int, default=5_000_000, help="in all rows together (default: 5 million)")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    conf = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.databricks.delta.snapshotPartitions": "2",  # its default of 50 is for clusters, and costs seconds here
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
-    spark = session("3g", [*resolve_delta(), *resolve_spark_kafka()], conf)
+    spark = session("3g", [*resolve_delta(), *resolve_spark_kafka()], DELTA)
     register(spark)
     table = Table("into", "fields", "ours", "Spark's own", "ratio", title="JSON from Kafka, rows a second")
     with Cluster(jvm_options=["-Xmx768m"]) as cluster:

@@ -9,10 +9,17 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-__all__ = ["SLOTS", "session"]
+__all__ = ["DELTA", "SLOTS", "session"]
 
 SLOTS = 2
 """Tasks that Spark runs at once."""
+
+DELTA: Mapping[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.databricks.delta.snapshotPartitions": "2",  # its default of 50 is for clusters, and costs seconds here
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings of a session that uses Spark's own Delta."""
 
 
 def session(memory: str = "2g", jars: Sequence[Path | str] = (), conf: Mapping[str, str] | None = None) -> SparkSession:
