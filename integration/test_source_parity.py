@@ -167,6 +167,13 @@ STREAMS: Sequence[Stream] = [
         [ALL_OF_A],
         tasks=6,
     ),
+    Stream("maxPartitions: a task reads several partitions", {**EARLIEST, "maxPartitions": "1"}, [ALL_OF_A], tasks=1),
+    Stream(
+        "maxPartitions: maxRecordsPerPartition may need more",
+        {**EARLIEST, "maxPartitions": "1", "maxRecordsPerPartition": "2", "allowReordering": "true"},
+        [ALL_OF_A],
+        tasks=5,
+    ),
     Stream(
         "columns: only those that are named",
         {**EARLIEST, "columns": "value,offset,partition,topic"},
@@ -267,6 +274,7 @@ BATCHES: Sequence[Batch] = [
     Batch("alignOn: ours", {"alignOn": "marks-of-$a"}, ALL_OF_A),
     Batch("minPartitions", {"assign": '{"$a": [0]}', "minPartitions": "3"}, {"a0": (0, 6)}, tasks=3),
     Batch("maxRecordsPerPartition", {"maxRecordsPerPartition": "4"}, ALL_OF_A, tasks=3),
+    Batch("maxPartitions", {"maxPartitions": "1"}, ALL_OF_A, tasks=1),
     Batch("maxOffsetsPerTrigger is ignored", {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "1"}, ALL_OF_A),
     Batch("includeHeaders", {"subscribe": "$b", "includeHeaders": "true"}, {"b0": (0, 2)}),
 ]
@@ -310,6 +318,8 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
     ({"maxTriggerDelay": "later"}, "INVALID_OPTION.*maxTriggerDelay.*30s"),
     ({"minPartitions": "0"}, "INVALID_OPTION.*minPartitions"),
     ({"minPartitions": "3"}, "FORBIDDEN_OPTION.*minPartitions.*allowReordering"),
+    ({"maxPartitions": "0"}, "INVALID_OPTION.*maxPartitions"),
+    ({"minPartitions": "3", "maxPartitions": "2", "allowReordering": "true"}, "INVALID_OPTION.*at most maxPartitions"),
     ({"allowReordering": "perhaps"}, "INVALID_OPTION.*allowReordering.*true or false"),
     ({"maxRecordsPerPartition": "0"}, "INVALID_OPTION.*maxRecordsPerPartition"),
     ({"includeHeaders": "1"}, "INVALID_OPTION.*includeHeaders"),
