@@ -16,7 +16,7 @@ from connector.formats.discovery import ALLOW
 from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.jars import resolve_delta, resolve_spark_kafka
-from integration.jobs import jvm_options
+from integration.jobs import RAW_LOCAL_FILES, jvm_options
 from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.object_store import ObjectStoreServer
 from integration.postgresql import PostgresqlServer
@@ -143,6 +143,7 @@ def spark(armed_folder: Path) -> Iterator[SparkSession]:
             # VACUUM lists a table's folder with so many tasks, several times: 10,000 by default.
             .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
             .config("spark.driver.memory", "1g")
+            .config(*RAW_LOCAL_FILES)
             .config("spark.driver.extraJavaOptions", jvm_options())
             .config("spark.local.dir", tempfile.gettempdir())
             .config("spark.driver.host", "127.0.0.1")

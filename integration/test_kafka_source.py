@@ -315,7 +315,7 @@ def test_spark_sees_the_rows_of_its_own_kafka_source(
     assert again == {}
     produce(kafka, topic_name, [6])
     for name in ("1", ".1.crc"):
-        (tmp_path / "commits" / name).unlink()
+        (tmp_path / "commits" / name).unlink(missing_ok=name.endswith("crc"))
     query, again = collect(load(registered, options), tmp_path, now=True)
     assert query.awaitTermination(180)
     assert sorted(again[1], key=str) == sorted(seen[1], key=str)

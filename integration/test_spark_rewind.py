@@ -339,7 +339,7 @@ def test_spark_stops_where_a_file_that_it_checks_for_is_gone(query: Query) -> No
         assert files
         for path in files:
             path.unlink()
-            (path.parent / f".{path.name}.crc").unlink()
+            (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
         with pytest.raises(Exception, match=error):
             other.run(until=30, step=10)
 

@@ -361,7 +361,7 @@ def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_o
         lines[2] = json.dumps({"row": max(begins, position_of_line(lines[2]) + by)})
         (tmp_path / "late").write_text("\n".join(lines))
         (tmp_path / "late").rename(late)
-        (late.parent / f".{late.name}.crc").unlink()
+        (late.parent / f".{late.name}.crc").unlink(missing_ok=True)
         faults.resume("task.prepared")
         assert ("OFFSETS_REPLACED" if decided else "CONCURRENT_COMMIT") in query.wait_failed()
         query.place.check_partial(ROWS)

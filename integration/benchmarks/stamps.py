@@ -27,7 +27,7 @@ STAMPED: Final[Mapping[str, Sequence[str]]] = {
         f"BarrierKafkaStreamReader.{name}" for name in ("latestOffset", "partitions", "commit")
     ],
     "connector.spark.host": ["HostedStreamWriter.prepare", "HostedStreamWriter.commit"],
-    "connector.spark.hosted_sink": ["HostedSink._write_part"],
+    "connector.spark.hosted_sink": ["HostedSink.write"],
     "connector.kafka.source.reading.fetch": ["read_ranges"],
     "connector.kafka.sink.kafka_sink": [
         f"KafkaSink.{name}" for name in ("beginTransaction", "preCommit", "inspect", "commit", "ensureVisible", "sweep")

@@ -40,7 +40,7 @@ KINDS = {
     "BarrierKafkaStreamReader.partitions": "source's process",
     "HostedStreamWriter.prepare": "planning worker",
     "HostedStreamWriter.commit": "commit worker",
-    "HostedSink._write_part": "task worker",
+    "HostedSink.write": "task worker",
     "read_ranges": "task worker",
 }
 """The call by which a process is known."""
