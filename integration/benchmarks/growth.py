@@ -2,8 +2,8 @@
 
 How to read it: one figure changes per table, the others stay at 4 partitions and rows of 100 bytes; what grows faster than the
 work shows between two lines of one contestant. Small micro-batches have the named rows in all, from the named partitions. Every
-output is read and counted. One table has no Spark: this many prepared transactions are committed by one call, first until each
-is decided at its coordinator, then until readers see all.
+output is read and counted. A contestant that fails is named, and has no figure. One table has no Spark: this many
+prepared transactions are committed by one call, first until each is decided at its coordinator, then until readers see all.
 """
 
 from __future__ import annotations
@@ -113,8 +113,12 @@ class Growth:
                 for contestant in several if wanted else ():
                     launch = self._flink if contestant.is_flink else engines.spark()
                     assert launch is not None
-                    with self._copies.engine(launch) as engine:
-                        figures = self._copies.throughput(engine, contestant, rows, warm)
+                    try:
+                        with self._copies.engine(launch) as engine:
+                            figures = self._copies.throughput(engine, contestant, rows, warm)
+                    except engines.EngineError as problem:  # Spark's own, with 200 partitions
+                        print(f"{_figure(key, rows):,} {TITLES[key]}, {contestant.name} failed: {problem}", flush=True)
+                        continue
                     self._results.add(TITLES[key], f"{_figure(key, rows):,}, {contestant.name}", number, load, figures)
 
     def small(self, number: int, load: float) -> None:
