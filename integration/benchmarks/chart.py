@@ -83,7 +83,7 @@ def chart(result: Mapping[str, Any], figure: str | None = None) -> str:
 
 
 def _bar(who: str, value: float, least: float, most: float, scale: float, y: int) -> Iterator[str]:
-    colour = OURS if who.startswith("ours") else OTHERS
+    colour = OURS if "ours" in who.split(", ") else OTHERS
     middle = y + BAR / 2
     yield f'<text x="{LABEL - 8}" y="{y + 15}" {TEXT} text-anchor="end">{escape(who)}</text>'
     yield f'<rect x="{LABEL}" y="{y}" width="{value * scale:.1f}" height="{BAR}" fill="{colour}"/>'

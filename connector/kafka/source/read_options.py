@@ -165,8 +165,8 @@ READ_OPTIONS = OptionTable(
             as_long(1),
             "Maximum number of tasks. If more partitions have rows, a task reads several of them, one after the other. "
             "maxRecordsPerPartition may need more tasks; minPartitions may not. Default: as many tasks as the cluster can run "
-            "at the same time, if register() finds that number, and more if they would have over 100,000 offsets; otherwise one "
-            "task per partition.",
+            "at the same time, if register() finds that number, and more if they would have over 100,000 offsets; otherwise "
+            "one task per partition.",
         ),
         Option(
             "allowReordering",
