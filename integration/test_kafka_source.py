@@ -21,12 +21,16 @@ from connector.kafka.source.reading.fetch import KafkaInputPartition
 from connector.kafka.source.rows import all_columns, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
+from integration.jobs import RAW_LOCAL_FILES
 from integration.topic_jobs import produce
 from transactional.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKED_LOCAL_FILES = "org.apache.hadoop.fs.local.LocalFs"
+"""Spark's default for logs on a local disk."""
 
 Row = tuple[int, int, bytes | None]
 """Partition, offset, value."""
@@ -366,3 +370,33 @@ def test_the_partition_of_a_task_says_what_it_reads(kafka: Cluster, topic_name: 
     [partition] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     assert isinstance(partition, KafkaInputPartition)
     assert list(map(str, partition.ranges)) == [f"{topic_name}-0 [0, 2)"]
+
+
+def test_a_location_goes_on_with_and_without_the_checksums_of_spark_s_logs(
+    kafka: Cluster, registered: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    kafka.create_topic(topic_name)
+    settings: Any = registered.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    key, raw = RAW_LOCAL_FILES[0].removeprefix("spark.hadoop."), RAW_LOCAL_FILES[1]
+    assert settings.get(key) == raw
+    found: list[bytes] = []
+    output = f"{topic_name}-output"
+    kafka.create_topic(output)
+    try:
+        for number, files in enumerate((CHECKED_LOCAL_FILES, raw, CHECKED_LOCAL_FILES)):
+            settings.set(key, files)
+            produce(kafka, topic_name, range(3 * number, 3 * number + 3), partitions=1)
+            rows = load(registered, options_of(kafka, topic_name, startingOffsets="earliest"))
+            writer = rows.select("key", "value").writeStream.format("2pc-kafka").option("topic", output)
+            writer = writer.options(
+                **{"kafka.bootstrap.servers": kafka.bootstrap_servers, "checkpointLocation": str(tmp_path)}
+            )
+            assert writer.trigger(availableNow=True).start().awaitTermination(180)
+    finally:
+        settings.set(key, raw)
+    checked = [(tmp_path / log / f".{batch}.crc").exists() for log in ("offsets", "commits") for batch in range(3)]
+    assert checked == [True, False, True] * 2
+    reader = reader_of(kafka, output, startingOffsets="earliest")
+    for _, batch in batches_of(reader):
+        found += [value or b"" for _, _, value in batch]
+    assert found == [b"%d" % value for value in range(9)]
