@@ -376,7 +376,7 @@ def test_a_location_goes_on_with_and_without_the_checksums_of_spark_s_logs(
     kafka: Cluster, registered: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
     kafka.create_topic(topic_name)
-    settings: Any = registered.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    settings: Any = registered.sparkContext._jsc.hadoopConfiguration()
     key, raw = RAW_LOCAL_FILES[0].removeprefix("spark.hadoop."), RAW_LOCAL_FILES[1]
     assert settings.get(key) == raw
     found: list[bytes] = []
