@@ -6,7 +6,8 @@ For users: `TwoPhaseCommitSink` (`sink`, `transaction`), abilities that only som
 
 The core, which decides: `journal` (exclusive create), `entries` (a class for each kind of entry), `entry` (entries as bytes),
 `ledger` (the fold over the journal, and the states of a checkpoint), `ownership` (when an entry may be written), `recovery`
-(judgments without I/O), `coordinator` (the steps), `settlement` (carries a decision out).
+(judgments without I/O), `comparison` (of the journal with the store), `coordinator` (the steps), `settlement` (carries a
+decision out).
 
 Around the core: `barrier` and `schedule` (in the source), `checkpoint` (the tasks' reports), `rewind` and `restore` (going
 back), `stats` (figures), `failure` (a supervisor's response), `digest` and `spans` (hashes of rows), `secrets`, `printable`

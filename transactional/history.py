@@ -1,7 +1,7 @@
 """The history of a query according to its journal, and its comparison with the store before a new run begins.
 
 If a checkpoint location was restored from an older copy, nothing in the location shows that. But the store then contains a
-later checkpoint than the journal. So the store is asked before each new run.
+later checkpoint than the journal. So the store is asked before each new run and each rewind.
 """
 
 from __future__ import annotations

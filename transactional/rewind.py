@@ -1,6 +1,6 @@
 """Rewinds: a stopped query goes back to an earlier checkpoint, in place. The durable steps, in order:
 
-R1 choose the target, check that the query can go back to it
+R1 choose the target, check that the query can go back to it and that the location is no older copy
 R2 journal `rewind begun`, which ends every run (a process that resumes the rewind journals it again)
 R3 settle or void every decision
 R4 abort everything that is prepared, and sweep
@@ -14,11 +14,13 @@ Between R2 and R7, only the rewind owns the location. If the query starts, it is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from transactional import entries, faults
-from transactional.errors import LocationError
+from transactional.comparison import compare_histories
+from transactional.errors import LocationError, StoreError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
 from transactional.ownership import must_own, rewinding
@@ -127,6 +129,8 @@ class Rewinder:
             No target is named, and everything is committed.
         LocationError
             The journal has no such settled checkpoint, or the query's logs no longer reach back to the target.
+        PutBackError
+            The location is an older copy: the store holds more of the query than its journal.
         FencedError
             Another rewind has begun and has not finished.
         """
@@ -136,9 +140,21 @@ class Rewinder:
         target = None if checkpoint is None else _settled(ledger, checkpoint)
         batch = max(target.batches) if target is not None else self._last_whole(ledger)
         self._logs.check_can_go_back(batch)
+        position = ledger.position
+        self._must_be_newest()
+        if self._journal.ledger.position != position:  # another process has written to the journal in the meantime
+            return self.preview(checkpoint)
         later = [c for c in ledger.checkpoints.values() if target is not None and c.id > target.id]
         emitted = [c for c in later if c.rows or not c.settled]
         return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
+
+    def _must_be_newest(self) -> None:
+        """Raise PutBackError if the location is an older copy: it may name transactions as open that ended long ago."""
+        run = self._journal.ledger.newest_run
+        if run is None:
+            return
+        with suppress(StoreError):  # if the store is an older copy, the rewind may be its remedy
+            compare_histories(self._journal, self._sink, self._query_id, run.sink, run.prefix, run.identity)
 
     def _last_whole(self, ledger: Ledger) -> int:
         """Return the earliest micro-batch after which the query may have to continue if the rewind has no named target."""
@@ -170,6 +186,7 @@ class Rewinder:
 
         Otherwise a late request of the killed process could still journal `rewind done` while this process is rewinding.
         """
+        self._must_be_newest()
         begun = self.begun()
         return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
 

@@ -122,7 +122,7 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "KAFKA_TIMEOUT": STILL,
     "MARKERS_PENDING": STILL,
     "MARKERS_SKIPPED": ("marker skipped",),
-    "OUTCOME_UNKNOWN": ("marker skipped",),
+    "OUTCOME_UNKNOWN": ("marker skipped", "clean up under a backup"),
     "DATABASE_UNREACHABLE": FAULT,
     "DATABASE_SLOW": (*STILL, *RIVAL, *DEATH),  # a dead process's session holds its locks for a while
     "DATABASE_FAILED_OVER": ("fail over",),

@@ -76,17 +76,12 @@ class SimulatedDelta:
             self.take(self.newest + 1, [{"txn": {"appId": OTHERS, "version": self.newest}}])
         elif self.newest - self.kept > KEPT:
             self.world.see("table: the log is cleaned up")
-            self.clean(min([self.newest - self.world.choices.below(KEPT), *self._needed()]))
-
-    def _needed(self) -> list[int]:
-        """Return the versions at which transactions began that are noted, or that the journal does not know to be over."""
-        noted = [json.loads(data)["version"] for path, data in self.files.items() if path.startswith("_barrier")]
-        prefix = "barrier/log/"
-        for files in self.world.disk.values():
-            store = MemoryJournalStore()
-            store.files = {path.removeprefix(prefix): data for path, data in files.items() if path.startswith(prefix)}
-            noted += [handle["version"] for handle in Journal(store).load().known_handles()]
-        return noted
+            noted = [json.loads(data)["version"] for path, data in self.files.items() if path.startswith("_barrier")]
+            known = [version for files in self.world.disk.values() for version in _known(files)]
+            self.clean(min([self.newest - self.world.choices.below(KEPT), *noted, *known]))
+            backups = [files for _, files in self.world.moves.backups]
+            if any(version < self.kept for files in backups for version in _known(files)):
+                self.world.did["clean up under a backup"] += 1
 
     def clean(self, before: int) -> None:
         """Delete the log's versions from before this one: a checkpoint of the log has them."""
@@ -304,3 +299,10 @@ def short(path: str) -> str:
     """Return what tells a file from others: a note by its transaction, as the data file."""
     kind = "note" if path.startswith("_barrier") else "part"
     return f"{kind} {path.replace('/', '-').rsplit('-', 1)[-1][:6]}"
+
+
+def _known(files: Mapping[str, bytes]) -> list[int]:
+    """Return the versions at which transactions began that a location's journal does not know to be over."""
+    store, prefix = MemoryJournalStore(), "barrier/log/"
+    store.files = {path.removeprefix(prefix): data for path, data in files.items() if path.startswith(prefix)}
+    return [handle["version"] for handle in Journal(store).load().known_handles()]

@@ -14,9 +14,10 @@ import pytest
 from connector.cli import main
 from connector.location.location import CheckpointLocation
 from tests.transactional.bodies import fact_of, lines
+from transactional import comparison
 from transactional.capabilities import WritesTopics
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
-from transactional.coordinator import CheckpointCoordinator, RunSettings, claim, planning
+from transactional.coordinator import CheckpointCoordinator, RunSettings, planning
 from transactional.digest import ENCODING_VERSION, RowDigest, digest_of_all
 from transactional.entry import EntryKind
 from transactional.errors import (
@@ -347,7 +348,7 @@ def test_an_older_copy_of_the_location_names_what_works_for_batch_writes(monkeyp
 
     writes = Writes()
     writes.save(0, [[1]])
-    monkeypatch.setattr(claim, "history_seen", refuse)
+    monkeypatch.setattr(comparison, "history_seen", refuse)
     with pytest.raises(
         LocationError,
         match=r"VERSIONS_PUT_BACK.*it has committed more.*new checkpointLocation",

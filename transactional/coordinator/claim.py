@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from transactional import entries, faults
+from transactional.comparison import compare_histories
 from transactional.coordinator.session import Session
 from transactional.errors import FencedError, LocationError, PutBackError, StoreReplacedError
-from transactional.history import History, RunMark, history_of
+from transactional.history import History, RunMark
 from transactional.ledger import Ledger, RunRecord
-from transactional.ownership import moved_on, must_have_started_last, must_own, newest_run, superseded
+from transactional.ownership import must_have_started_last, must_own, newest_run, superseded
 from transactional.recovery import Claim, check_account, check_location, whose_run
-from transactional.sink import TwoPhaseCommitSink, guard_run, history_seen, lifetime_of, routes_of
+from transactional.sink import TwoPhaseCommitSink, guard_run, lifetime_of, routes_of
 
 __all__ = ["Claimant"]
 
@@ -155,31 +156,22 @@ class Claimant:
             raise LocationError("UNSETTLED_ELSEWHERE", what="target", before=moved[0], now=moved[1], run=former.token)
 
     def _check_history(self, identity: Mapping[str, str]) -> tuple[dict[str, Any], int]:
-        """Check that the store holds nothing of the query that the journal does not know.
+        """Check that the location is no older copy, and the store neither; see `compare_histories`.
 
         Return two values. The first is the state of the store, to be recorded with the run. The second is a lower limit: all
         new checkpoint ids must be higher. The limit is the store's newest checkpoint if an operator has accepted the store as
         it is, otherwise 0.
-
-        Another driver may be running at the location, and journals each step before it changes the store. So if the check
-        fails and the journal has grown, the check is repeated.
         """
-        settings = self._settings
-        while True:
-            ledger = self._journal.ledger
-            position, query = ledger.position, ledger.identity(self._session.view.queryId)
-            try:
-                history = history_of(ledger, query, settings.sink, settings.prefix, identity, routes_of(self._sink))
-                return dict(history_seen(self._sink, history)), self._held(history)
-            except LocationError as refused:
-                found = self._journal.load()
-                if found.moved is not None:
-                    raise moved_on(found.moved) from None
-                if found.position != position:
-                    continue
-                if self._session.view.gaps and isinstance(refused, PutBackError):  # a batch write has no logs to adopt
-                    raise PutBackError("VERSIONS_PUT_BACK", **refused.parameters) from None
-                raise
+        settings, view = self._settings, self._session.view
+        try:
+            history, seen = compare_histories(
+                self._journal, self._sink, view.queryId, settings.sink, settings.prefix, identity
+            )
+        except PutBackError as refused:
+            if view.gaps:  # a batch write has no logs to adopt
+                raise PutBackError("VERSIONS_PUT_BACK", **refused.parameters) from None
+            raise
+        return dict(seen), self._held(history)
 
     def _held(self, history: History) -> int:
         accepted = [route for route in routes_of(self._sink) if not history.routes.get(route, history).binding]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,39 @@ from tests.transactional.bodies import fact_of, lines
 from transactional.checkpoint import Acknowledgement, Mode, Part
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, LocationError, RetriableError, StoreError
+from transactional.errors import FencedError, LocationError, PutBackError, RetriableError, StoreError
 from transactional.journal import Journal, LocalJournalStore
 from transactional.recovery import QueryView
+from transactional.rewind import Rewinder
 from transactional.settlement import Settlement
 from transactional.sink import Options, TransactionContext
 
 SCHEMA = pa.schema([("value", pa.int64())])
+
+
+class KeptLogs:
+    """Spark's logs, which agree with every journal and can go back to every micro-batch."""
+
+    def highest(self) -> tuple[int, int]:
+        return -1, -1
+
+    def repartitions(self, before: int) -> Sequence[int]:
+        return []
+
+    def check_can_go_back(self, batch: int) -> None:
+        """It can."""
+
+    def delete_after(self, batch: int) -> None:
+        """Nothing is there."""
+
+    def replay(self, first: int, last: int) -> None:
+        raise AssertionError("nothing is kept")
+
+    def is_replaced(self, batch: int, text: str) -> bool:
+        return False
+
+    def put_back(self, batch: int, text: str) -> None:
+        raise AssertionError("nothing is replaced")
 
 
 class Query:
@@ -30,18 +58,34 @@ class Query:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.prefix = "p"
+        self.open_from: int | None = None
         self.options = Options({"path": str(folder / "table"), "transactionalIdPrefix": self.prefix})
 
     def coordinator(self, batch: int, driver: str, versions: bool = False) -> CheckpointCoordinator:
         named = {"options": {"path": self.options["path"]}}
         settings = RunSettings(driver, DeltaSink.name(), self.options["path"], self.prefix, setup=named)
-        previous = lines(f"line {batch - 1}") if batch and not versions else None
+        previous = lines(self.line(batch - 1)) if batch and not versions else None
         committed = -1 if versions else batch - 1
-        view = QueryView("q", "/place", batch, committed, lines(f"line {batch}"), previous, gaps=versions)
+        view = QueryView("q", "/place", batch, committed, lines(self.line(batch)), previous, gaps=versions)
         return CheckpointCoordinator(self.journal(), DeltaSink(self.options, SCHEMA), settings, view)
+
+    def line(self, batch: int) -> str:
+        """Of a source without barriers: every micro-batch closes a checkpoint. From `open_from` on, none does."""
+        if self.open_from is None:
+            return f"line {batch}"
+        barrier = {"number": min(batch, self.open_from - 1), "kind": "checkpoint", "timestamp": 0}
+        return json.dumps({"source": "barrier-kafka", "topics": {"t": {"0": batch}}, "barrier": barrier})
 
     def journal(self) -> Journal:
         return Journal(LocalJournalStore(str(self.folder / "log")))
+
+    def rewind(self) -> int:
+        """As `barrier rewind` does it, to a point from which no row is written twice."""
+        journal = self.journal()
+        journal.load()
+        rewinder = Rewinder(journal, DeltaSink(self.options, SCHEMA), KeptLogs(), "q", self.prefix)
+        rewinder.begin(rewinder.preview(), {})
+        return rewinder.finish()
 
     def run(self, batch: int, driver: str, versions: bool = False) -> None:
         messages = self.tasks(batch, driver, versions)
@@ -107,6 +151,30 @@ def test_a_query_goes_on_after_an_older_copy_was_accepted_however_far_the_table_
     for batch in range(first, 15):
         query.run(batch, "B" if batch < 13 else "C")
     assert query.values() == sorted([*range(15), *range(first, 12)])
+
+
+def test_an_older_copy_is_refused_before_a_rewind_begins(tmp_path: Path) -> None:
+    """It has a transaction as prepared that was aborted long ago: the log that said so may be cleaned up."""
+    query = Query(tmp_path)
+    query.open_from = 1
+    query.run(0, "A")
+    query.run(1, "A")
+    assert len(query.journal().load().undecided()) == 1
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    assert query.rewind() == 0
+    query.open_from = 100
+    for batch in (1, 2):
+        query.run(batch, "B")
+    DeltaTable(str(tmp_path / "table")).create_checkpoint()
+    for version in sorted((tmp_path / "table" / "_delta_log").glob("*.json"))[:-1]:
+        version.unlink()
+    shutil.rmtree(tmp_path / "log")
+    shutil.copytree(tmp_path / "copy", tmp_path / "log")
+    position = query.journal().load().position
+    with pytest.raises(PutBackError, match="LOCATION_PUT_BACK"):
+        query.rewind()
+    assert query.journal().load().position == position
+    assert query.values() == [0, 1, 2]
 
 
 def test_an_abort_leaves_the_checkpoint_that_the_table_holds(tmp_path: Path) -> None:

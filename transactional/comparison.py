@@ -1,0 +1,67 @@
+"""The comparison of a query's journal with the sink's store, before a run or a rewind begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transactional.errors import LocationError
+from transactional.history import History, history_of
+from transactional.journal import Journal
+from transactional.ownership import moved_on
+from transactional.sink import TwoPhaseCommitSink, history_seen, routes_of
+
+__all__ = ["compare_histories"]
+
+
+def compare_histories(
+    journal: Journal,
+    sink: TwoPhaseCommitSink[Any, Any],
+    queryId: str,
+    name: str,
+    prefix: str,
+    identity: Mapping[str, str],
+) -> tuple[History, Mapping[str, Any]]:
+    """Check that neither the checkpoint location nor the sink's store is an older copy.
+
+    Another driver may be running at the location. It journals each step before it changes the store. So if the comparison
+    fails and the journal has grown, the comparison is repeated.
+
+    Parameters
+    ----------
+    journal : Journal
+        The query's journal, already loaded.
+    sink : TwoPhaseCommitSink
+    queryId : str
+        The id of the query, without the suffix of an adopted copy.
+    name, prefix, identity
+        The sink's format name, the prefix and the store's identity of the run for which the histories are compared.
+
+    Returns
+    -------
+    History
+        The history according to the journal.
+    Mapping[str, Any]
+        The state of the store as JSON, to be recorded with the run.
+
+    Raises
+    ------
+    PutBackError
+        ``LOCATION_PUT_BACK``: the location is an older copy.
+    LocationError
+        ``LOCATION_MOVED_ON``: the query was moved to another location in the meantime.
+    StoreError
+        ``STORE_WENT_BACK``: the store is an older copy.
+    """
+    while True:
+        ledger = journal.ledger
+        position, query = ledger.position, ledger.identity(queryId)
+        history = history_of(ledger, query, name, prefix, identity, routes_of(sink))
+        try:
+            return history, history_seen(sink, history)
+        except LocationError:
+            found = journal.load()
+            if found.moved is not None:
+                raise moved_on(found.moved) from None
+            if found.position == position:
+                raise
