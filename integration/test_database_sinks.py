@@ -331,7 +331,7 @@ def test_a_table_that_is_gone_is_named(database: DatabaseServer, mariadb: bool, 
 
 
 def history(bench: Bench, **known: Any) -> History:
-    return replace(History(bench.query, 100, True, seen={"checkpoint": 0}), **known)
+    return replace(History(bench.query, 100, True, known=100, seen={"checkpoint": 0}), **known)
 
 
 def test_a_database_that_went_back_is_named(database: DatabaseServer, table: str) -> None:

@@ -167,7 +167,7 @@ class KeepsEvidence(ABC):
 
     @abstractmethod
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that the store and the journal agree about this query. *Driver, when a new run begins, before `guardRun`.*
+        """Check that the store and the journal agree about this query. *Driver, before a run or a rewind begins.*
 
         Raise only if it is certain that the location was restored from an older copy.
 

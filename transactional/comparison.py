@@ -21,6 +21,8 @@ def compare_histories(
     name: str,
     prefix: str,
     identity: Mapping[str, str],
+    *,
+    rewind: bool = False,
 ) -> tuple[History, Mapping[str, Any]]:
     """Check that neither the checkpoint location nor the sink's store is an older copy.
 
@@ -36,6 +38,8 @@ def compare_histories(
         The id of the query, without the suffix of an adopted copy.
     name, prefix, identity
         The sink's format name, the prefix and the store's identity of the run for which the histories are compared.
+    rewind : bool
+        True before a rewind.
 
     Returns
     -------
@@ -56,7 +60,7 @@ def compare_histories(
     while True:
         ledger = journal.ledger
         position, query = ledger.position, ledger.identity(queryId)
-        history = history_of(ledger, query, name, prefix, identity, routes_of(sink))
+        history = history_of(ledger, query, name, prefix, identity, routes_of(sink), rewind=rewind)
         try:
             return history, history_seen(sink, history)
         except LocationError:

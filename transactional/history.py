@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.errors import PutBackError, StoreError
-from transactional.ledger import Ledger, RunRecord
+from transactional.ledger import Ledger, PartRecord, RunRecord
 from transactional.transaction import ONE
 
 __all__ = ["Handle", "History", "RunMark", "compared", "history_of", "must_hold"]
@@ -22,7 +22,7 @@ RunMark = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """A query's past according to its journal, before a new run begins. Passed to `KeepsEvidence.checkHistory`.
+    """A query's past according to its journal, before a new run or a rewind begins. Passed to `KeepsEvidence.checkHistory`.
 
     For `seen`, `mark` and `late`, only the runs on this store under this prefix count.
 
@@ -31,7 +31,10 @@ class History:
     queryId : str
         The id of the query; with a suffix if the location is an adopted copy.
     position : int
-        The number of the newest journal entry. No checkpoint that the journal ever decided has a higher id.
+        The number of the newest journal entry.
+    known : int
+        The highest id of all checkpoints that the journal ever decided, or that an operator has accepted. If the store holds a
+        higher id, the checkpoint location is an older copy.
     binding : bool
         If False, the sink should return the state of the store and not raise. False if an operator has accepted the current
         state of the location (restore, resolve) after the query's last run on this store under this prefix.
@@ -53,7 +56,8 @@ class History:
         The id of the newest checkpoint that was committed to the newest run's store, if `newest` is 0; otherwise 0. The new
         run's store may be a copy of the newest run's store. If it is, it must contain this checkpoint.
     handles : Sequence[Mapping[str, Any]]
-        Handles of decided checkpoints that are not settled. Some of these handles may be committed.
+        Handles of decided checkpoints that are not settled. Some of these handles may be committed. Before a rewind, also the
+        handles of prepared micro-batches: the rewind itself finds out whether another program has committed one.
     routes : Mapping[str, History]
         The history of each route, for a sink that combines several (`Routes`).
     """
@@ -61,6 +65,7 @@ class History:
     queryId: str
     position: int
     binding: bool
+    known: int = 0
     seen: Mapping[str, Any] | None = None
     mark: Mapping[str, Any] | None = None
     stamp: int = 0
@@ -78,8 +83,10 @@ def history_of(
     prefix: str,
     identity: Mapping[str, str],
     routes: Sequence[str] = ONE,
+    *,
+    rewind: bool = False,
 ) -> History:
-    """Return a query's history, for a run that is about to be claimed.
+    """Return a query's history, for a run that is about to be claimed, or for a rewind that is about to begin.
 
     Parameters
     ----------
@@ -90,27 +97,33 @@ def history_of(
     sink, prefix, identity, routes
         The new run's sink, prefix, store identity and routes. Earlier runs on another store or under another prefix count only
         for `newest` and `former`.
+    rewind : bool
+        True before a rewind.
     """
     asked = RunRecord(0, "", "", sink, "", prefix, dict(identity))
-    found = {route: _history(ledger, queryId, asked, route) for route in {"", *routes}}
+    decided = [part for checkpoint in ledger.unsettled() for part in ledger.parts_of(checkpoint)]
+    prepared = [part for record in ledger.undecided() for part in record.parts] if rewind else []
+    found = {route: _history(ledger, queryId, asked, route, [*decided, *prepared]) for route in {"", *routes}}
     whole = found.pop("")
     return replace(whole, routes=found)
 
 
-def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> History:
+def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str, open_parts: Sequence[PartRecord]) -> History:
     key = asked.store_key(route)
     runs = [run for _, run in sorted(ledger.runs.items()) if run.store_key(route) == key]
-    unsettled = [part for found in ledger.unsettled() for part in ledger.parts_of(found)]
-    known, last = ledger.newest_at(asked, route), ledger.newest_run
-    is_copy = not known and last is not None and last.sink == asked.sink  # perhaps a copy of the newest run's store
+    newest_here, last = ledger.newest_at(asked, route), ledger.newest_run
+    is_copy = (
+        not newest_here and last is not None and last.sink == asked.sink
+    )  # perhaps a copy of the newest run's store
     history = History(
         queryId,
         ledger.position,
         binding=not ledger.position or (bool(ledger.runs) and all(run.binding for run in ledger.runs.values())),
+        known=ledger.known,
         seen={},
         stamp=ledger.stamps.get(route, 0) if route else ledger.stamp,
-        handles=[handle for part in unsettled if not route or part.route == route for handle in part.handles],
-        newest=known,
+        handles=[handle for part in open_parts if not route or part.route == route for handle in part.handles],
+        newest=newest_here,
         former=ledger.newest_at(last, route) if is_copy and last is not None else 0,
     )
     if not runs:
@@ -155,7 +168,7 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
     if held is None:
         return {}
     seen = history.seen if history.binding else None
-    if seen is not None and held > max(history.position, seen.get("checkpoint", 0)):
+    if seen is not None and held > max(history.known, seen.get("checkpoint", 0)):
         raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
     must_hold(store, held, history.newest)
     if held:  # if `former` is set, this store has another address, so it is a copy of the old store

@@ -13,20 +13,21 @@ Between R2 and R7, only the rewind owns the location. If the query starts, it is
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from transactional import entries, faults
 from transactional.comparison import compare_histories
-from transactional.errors import LocationError, StoreError
+from transactional.errors import LocationError, PutBackError, StoreError, StoreUnreachableError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
 from transactional.ownership import must_own, rewinding
 from transactional.recovery import committed_undecided, is_late_commit
 from transactional.settlement import Settlement
-from transactional.sink import Cutoff, TwoPhaseCommitSink, restorable
+from transactional.sink import Cutoff, TwoPhaseCommitSink, restorable, routes_of
 
 __all__ = [
     "NothingToRewindError",
@@ -37,6 +38,8 @@ __all__ = [
     "output_ranges",
     "replaced",
 ]
+
+log = logging.getLogger(__name__)
 
 
 class NothingToRewindError(LocationError):
@@ -140,21 +143,43 @@ class Rewinder:
         target = None if checkpoint is None else _settled(ledger, checkpoint)
         batch = max(target.batches) if target is not None else self._last_whole(ledger)
         self._logs.check_can_go_back(batch)
-        position = ledger.position
         self._must_be_newest()
-        if self._journal.ledger.position != position:  # another process has written to the journal in the meantime
-            return self.preview(checkpoint)
         later = [c for c in ledger.checkpoints.values() if target is not None and c.id > target.id]
         emitted = [c for c in later if c.rows or not c.settled]
         return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
 
     def _must_be_newest(self) -> None:
-        """Raise PutBackError if the location is an older copy: it may name transactions as open that ended long ago."""
+        """Raise if the location is an older copy, or if another process has written to the journal in the meantime."""
+        position, older = self._journal.ledger.position, self.older_copy()
+        if older is not None:
+            raise older
+        _must_be_at(self._journal.ledger, position)
+
+    def older_copy(self) -> PutBackError | None:
+        """Return the error for a location that is an older copy; None if the location and the store agree.
+
+        An older copy may have transactions as open that ended long ago, so a rewind of it could not end. Routes whose store is
+        gone can't be compared. If the store is an older copy, the rewind may be the remedy.
+
+        Raises
+        ------
+        StoreUnreachableError
+            The store does not answer.
+        """
         run = self._journal.ledger.newest_run
-        if run is None:
-            return
-        with suppress(StoreError):  # if the store is an older copy, the rewind may be its remedy
-            compare_histories(self._journal, self._sink, self._query_id, run.sink, run.prefix, run.identity)
+        if run is None or not all(self._sink.isThere(route) for route in routes_of(self._sink)):
+            return None
+        try:
+            compare_histories(
+                self._journal, self._sink, self._query_id, run.sink, run.prefix, run.identity, rewind=True
+            )
+        except PutBackError as older:
+            return older
+        except StoreUnreachableError:
+            raise
+        except StoreError as problem:
+            log.info("the rewind goes on although the store differs from the journal: %s", problem)
+        return None
 
     def _last_whole(self, ledger: Ledger) -> int:
         """Return the earliest micro-batch after which the query may have to continue if the rewind has no named target."""
@@ -170,14 +195,8 @@ class Rewinder:
         """R2: journal `rewind begun`, so that only the rewind owns the location. Return the rewind's token."""
         position = self._journal.ledger.position
 
-        def judge(ledger: Ledger) -> None:
-            if ledger.position != position:
-                raise LocationError(
-                    "LOCATION_BUSY", reason="another process has written to its journal", position=position
-                )
-
         fact = entries.RewindBegun(checkpoint=preview.checkpoint, request=request)
-        token = self._journal.append(fact, judge).number
+        token = self._journal.append(fact, partial(_must_be_at, position=position)).number
         faults.reach("rewind.begun")
         return token
 
@@ -270,6 +289,11 @@ class Rewinder:
                 self._logs.put_back(number, ledger.logs[number])
                 faults.reach("rewind.put-back")
         return batch, kept.id if kept is not None else None
+
+
+def _must_be_at(ledger: Ledger, position: int) -> None:
+    if ledger.position != position:
+        raise LocationError("LOCATION_BUSY", reason="another process has written to its journal", position=position)
 
 
 def _settled(ledger: Ledger, checkpoint: int) -> CheckpointRecord:

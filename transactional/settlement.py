@@ -211,7 +211,7 @@ class Settlement:
             held = self._sink.newestCheckpoint(query, route)
             store = f"{self._sink.name()} {route}".strip()
             # If this driver was paused, its successor may have decided the checkpoint. So load the journal before raising.
-            if held is not None and held > ledger.position and held > self._journal.load().position:
+            if held is not None and held > ledger.known and held > self._journal.load().known:
                 raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
             if held is not None:
                 must_hold(store, held, newest)

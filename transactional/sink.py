@@ -178,7 +178,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
-        """Return the id of a query's newest checkpoint in the store. *Driver, before a run begins and before each commit.*
+        """Return the id of a query's newest checkpoint in the store. *Driver, before a run, a rewind, and each commit.*
 
         The framework compares the id with the journal. If the store lacks a checkpoint, or has one that the journal does not
         know, the query stops before anything is written. Therefore `commit` has to store `DecidedCheckpoint.completed` and

@@ -109,7 +109,7 @@ def rewind(
         body: dict[str, Any] = {"process": this_process()}
         if begun is not None and _goes_on(begun, request):
             body |= _tell_begun(begun, request, report)
-            need: TwoPhaseCommitError | None = rewind_at_work(begun, query_stopped)
+            need: TwoPhaseCommitError | None = rewind_at_work(begun, query_stopped) or rewinder.older_copy()
             begin = rewinder.again
         else:
             preview = rewinder.preview(to)

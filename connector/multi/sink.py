@@ -43,6 +43,7 @@ from transactional import (
     OptionError,
     Options,
     ProtocolError,
+    PutBackError,
     ReportsOutput,
     Restorable,
     Routes,
@@ -275,13 +276,21 @@ class MultiSink(
             return one.sink.newestCheckpoint(one.named(queryId))
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Compare each sink's store with the sink's part of the history. Return the results by the sinks' names."""
-        seen = {}
+        """Compare each sink's store with the sink's part of the history. Return the results by the sinks' names.
+
+        All sinks are compared, because any of the stores may show that the location is an older copy.
+        """
+        seen, problems = dict[str, Any](), list[TwoPhaseCommitError]()
         for one in self._sinks.values():
             own = history.routes[one.name]
             own = replace(own, queryId=one.named(own.queryId), handles=one.of(own.handles))
-            with _naming(one.name):
-                seen[one.name] = dict(history_seen(one.sink, own))
+            try:
+                with _naming(one.name):
+                    seen[one.name] = dict(history_seen(one.sink, own))
+            except TwoPhaseCommitError as problem:
+                problems.append(problem)
+        if problems:
+            raise next((each for each in problems if isinstance(each, PutBackError)), problems[0])
         return seen
 
     def guardRun(self, mark: RunMark | None) -> RunMark:

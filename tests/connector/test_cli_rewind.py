@@ -111,6 +111,22 @@ def test_a_dry_run_says_what_it_would_need_and_changes_nothing(tmp_path: Path, c
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_a_dry_run_of_a_rewind_that_goes_on_says_that_the_location_is_an_older_copy(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    place = three_checkpoints(tmp_path, process=dead_process(), seen={"checkpoint": 0})
+    target = place.checkpoints[0]
+    place.append(EntryKind.REWIND_BEGUN, {"checkpoint": target, "allowReemit": True, "process": dict(dead_process())})
+    asked = ("rewind", str(place), "--to", str(target), "--allow-reemit")
+    assert answer(capsys, *asked, "--dry-run")[1]["needs"] == []
+    (place.output / "newest").mkdir(exist_ok=True)
+    (place.output / "newest" / "q").write_text("99")
+    assert answer(capsys, *asked, "--dry-run")[1]["needs"] == ["LOCATION_PUT_BACK"]
+    before = place.ledger().position
+    assert answer(capsys, *asked, "--yes")[1]["condition"] == "LOCATION_PUT_BACK"
+    assert place.ledger().position == before
+
+
 def test_nobody_is_taken_back_without_a_yes(place: CliPlace, capsys: Capture) -> None:
     before = place.ledger().position
     status, document, _ = answer(capsys, *newest(place))

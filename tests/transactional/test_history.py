@@ -377,6 +377,30 @@ def test_every_handle_of_an_unsettled_checkpoint_is_named_also_of_a_part_that_wa
     assert history_of(found, "q", "x", "p", {}).handles == [{"n": 0}, {"n": 5}, {"n": 1}]
 
 
+def test_a_rewind_finds_out_itself_whether_another_program_has_committed_what_is_prepared() -> None:
+    """So a commit of it is no evidence that the location is an older copy."""
+    place = Place()
+    found = ledger_of(place, (EntryKind.RUN, run_body()), (EntryKind.PREPARED, recorded(0, [part(0)], None)))
+    assert history_of(found, "q", "x", "p", {}).handles == []
+    assert history_of(found, "q", "x", "p", {}, rewind=True).handles == [{"n": 0}]
+
+
+def test_only_decisions_raise_the_highest_known_id() -> None:
+    place = Place()
+    found = ledger_of(
+        place,
+        (EntryKind.RUN, run_body()),
+        (EntryKind.DECIDED, recorded(0, [part(0)], [])),
+        (EntryKind.SETTLED, settled(2)),
+        (EntryKind.REQUEST, {"what": "checkpoint"}),
+        (EntryKind.REWIND_BEGUN, {"checkpoint": None}),
+    )
+    assert (found.position, found.known, history_of(found, "q", "x", "p", {}).known) == (5, 2, 2)
+    found = ledger_of(place, (EntryKind.REWIND_DONE, {"begun": 5, "batch": -1, "keep": None}))
+    assert (found.checkpoints, found.known) == ({}, 2), "a store may still hold what a rewind has taken back"
+    assert ledger_of(place, (EntryKind.RUN, run_body(above=40))).known == 40
+
+
 def test_a_resolved_part_and_a_restored_savepoint_leave_nothing_to_judge() -> None:
     place = Place()
     decided = (EntryKind.RUN, run_body()), (EntryKind.DECIDED, recorded(0, [part(0)], []))

@@ -65,6 +65,7 @@ def _run(ledger: Ledger, entry: Entry, fact: entries.RunClaimed) -> None:
         seen=fact.seen,
     )
     ledger.position = max(entry.number, fact.above)
+    ledger.known = max(ledger.known, fact.above)
     for token, run in ledger.runs.items():
         if token != entry.number:
             run.setup = {}
@@ -130,6 +131,7 @@ def _keep_logs(ledger: Ledger) -> None:
 
 def _decided(ledger: Ledger, entry: Entry, fact: entries.Decided) -> None:
     ledger.origin = fact.origin or ledger.origin
+    ledger.known = entry.number
     covered = [b.batch for b in ledger.undecided()]
     if fact.covers != covered:
         reason = f"entry {entry.number} decides the micro-batches {fact.covers}, but the prepared ones are {covered}"

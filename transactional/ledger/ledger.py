@@ -40,6 +40,9 @@ class Ledger:
     ----------
     position : int
         Number of the last folded entry; 0 for an empty journal.
+    known : int
+        The highest id of all checkpoints that were ever decided here, before a rewind as well, or that an operator has
+        accepted. If the store holds a higher id, the location is an older copy.
     base : int
         The micro-batches up to this one need no record, because they were adopted or their records are no longer kept. -1
         at the beginning.
@@ -99,6 +102,7 @@ class Ledger:
     """
 
     position: int = 0
+    known: int = 0
     base: int = -1
     location: str = ""
     identity_suffix: str = ""
@@ -275,6 +279,7 @@ class Ledger:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Ledger:
         """Return the ledger from the value of `to_json`. Attributes that an older snapshot lacks get their defaults."""
+        value = {"known": value["position"], **value}
         held = [each.name for each in fields(cls) if value.get(each.name) is not None]
         return cls(**{name: _READERS.get(name, copy)(value[name]) for name in held})
 
@@ -289,6 +294,7 @@ class Ledger:
         batch = max(found.checkpoints[begun.checkpoint].batches)
         found.restored = Origin(begun.savepoint, begun.origin, begun.checkpoint, batch, position, begun.claim)
         found.location, found.position, found.reached = begun.location, position, -1
+        found.known = position  # the query may have decided checkpoints up to there at its original location
         if origin is not None:
             found.runs = {int(token): RunRecord(**run) for token, run in origin["runs"].items()}
             found.stamp = max(found.stamp, origin["stamp"])

@@ -65,7 +65,7 @@ class Bench:
 
     def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
         """Return the history of this query according to a journal; `known` sets further fields of `History`."""
-        return History(self.query, position, binding, **known)
+        return History(self.query, position, binding, **{"known": position, **known})
 
     def refuses(self, history: History) -> bool:
         """Return whether the sink reports that the store holds more than the history knows."""

@@ -14,6 +14,7 @@ from transactional.barrier import SourceLine
 from transactional.capabilities import Routes
 from transactional.checkpoint import Acknowledgement, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entries import Request
 from transactional.errors import (
     FencedError,
     LocationError,
@@ -156,6 +157,7 @@ class StoreMatrix:
         query.preview_rewind()
         query.run(2, [2])
         query.journal = older
+        query.request(3)
         if ("ahead", "run begins") in self.cannot:
             query.preview_rewind()
             return
@@ -211,6 +213,7 @@ class StoreMatrix:
             return self.emptyLog(query.options)
         elif damage == "ahead":
             query.journal = known
+            query.request(3)
         else:
             nowhere = self.unreachable(query.options)
             query.options = dict(nowhere or query.options)
@@ -261,6 +264,13 @@ class _Query:
         """Run one complete micro-batch: plan, task, commit."""
         self._coordinator(batch).commit(self.tasks(batch, numbers), batch)
         self._done = batch
+
+    def request(self, times: int) -> None:
+        """Write entries to the journal that decide nothing. They must not hide that the journal is an older copy."""
+        journal = Journal(self.journal)
+        journal.load()
+        for _ in range(times):
+            journal.append(Request(what="checkpoint"), lambda ledger: None)
 
     def preview_rewind(self) -> None:
         """Check that a rewind to the newest checkpoint in the journal could begin."""

@@ -266,7 +266,7 @@ def state_from(transaction: Prepared, description: Description | None, now: floa
         transaction.producer_id,
         transaction.producer_epoch,
     )
-    if not same:
+    if not same or _began_later(transaction, description):
         return None
     evidence = (
         f"coordinator: {description.state} at epoch {description.producer_epoch}, kafka.transaction.timeout.ms "
@@ -277,6 +277,15 @@ def state_from(transaction: Prepared, description: Description | None, now: floa
         return HandleState(Outcome.PREPARED, left, margin_of(description.timeout_ms), evidence)
     outcome = _ENDINGS.get(description.state)
     return HandleState(outcome, evidence=evidence) if outcome else None
+
+
+def _began_later(transaction: Prepared, description: Description) -> bool:
+    """Return whether the coordinator describes a later transaction than this one.
+
+    EndTxn below version 5 leaves the epoch valid. So a request of this transaction's producer that arrives late, after its end,
+    begins another transaction at the same epoch (KIP-890).
+    """
+    return 0 < transaction.handle.get("startedAt", 0) < description.started_ms
 
 
 _ENDINGS: Final = {

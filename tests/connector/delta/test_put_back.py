@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,16 @@ from connector.delta.sink import DeltaSink
 from tests.transactional.bodies import fact_of, lines
 from transactional.checkpoint import Acknowledgement, Mode, Part
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entries import Fact, Request, Restarted
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, LocationError, PutBackError, RetriableError, StoreError
+from transactional.errors import (
+    FencedError,
+    LocationError,
+    PutBackError,
+    RetriableError,
+    StoreError,
+    StoreUnreachableError,
+)
 from transactional.journal import Journal, LocalJournalStore
 from transactional.recovery import QueryView
 from transactional.rewind import Rewinder
@@ -79,13 +87,16 @@ class Query:
     def journal(self) -> Journal:
         return Journal(LocalJournalStore(str(self.folder / "log")))
 
-    def rewind(self) -> int:
-        """As `barrier rewind` does it, to a point from which no row is written twice."""
+    def rewind(self, checkpoint: int | None = None) -> int:
+        """As `barrier rewind` does it; without a checkpoint, to a point from which no row is written twice."""
+        rewinder = self.rewinder()
+        rewinder.begin(rewinder.preview(checkpoint), {})
+        return rewinder.finish()
+
+    def rewinder(self) -> Rewinder:
         journal = self.journal()
         journal.load()
-        rewinder = Rewinder(journal, DeltaSink(self.options, SCHEMA), KeptLogs(), "q", self.prefix)
-        rewinder.begin(rewinder.preview(), {})
-        return rewinder.finish()
+        return Rewinder(journal, DeltaSink(self.options, SCHEMA), KeptLogs(), "q", self.prefix)
 
     def run(self, batch: int, driver: str, versions: bool = False) -> None:
         messages = self.tasks(batch, driver, versions)
@@ -151,6 +162,96 @@ def test_a_query_goes_on_after_an_older_copy_was_accepted_however_far_the_table_
     for batch in range(first, 15):
         query.run(batch, "B" if batch < 13 else "C")
     assert query.values() == sorted([*range(15), *range(first, 12)])
+
+
+def restarted(query: Query) -> None:
+    """A supervisor starts the query again, while the store is away."""
+    condition, reason = "TABLE_UNREACHABLE", "away"
+    append(query, Restarted(by="supervise", number=1, delay=1.0, condition=condition, reason=reason, rewound=False))
+
+
+def requested(query: Query) -> None:
+    """An operator asks for a checkpoint."""
+    append(query, Request(what="checkpoint"))
+
+
+def rewound(query: Query) -> None:
+    """A rewind runs while the table's volume is not mounted: nothing shows that the location is an older copy."""
+    table, away = query.folder / "table", query.folder / "away"
+    table.rename(away)
+    newest = max(query.journal().load().checkpoints)
+    query.rewind(newest)
+    away.rename(table)
+
+
+def append(query: Query, *facts: Fact) -> None:
+    journal = query.journal()
+    journal.load()
+    for fact in facts:
+        journal.append(fact, lambda ledger: None)
+
+
+@pytest.mark.parametrize("writes", [restarted, requested, rewound], ids=lambda function: function.__name__)
+def test_entries_that_decide_nothing_hide_no_older_copy(tmp_path: Path, writes: Callable[[Query], None]) -> None:
+    """A checkpoint's id is the number of its decision. So its number alone may not decide what the journal knows."""
+    query = Query(tmp_path)
+    query.run(0, "A")
+    query.run(1, "A")
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    query.run(2, "A")
+    shutil.rmtree(tmp_path / "log")
+    shutil.copytree(tmp_path / "copy", tmp_path / "log")
+    for _ in range(12):
+        writes(query)
+    with pytest.raises(PutBackError, match="LOCATION_PUT_BACK"):
+        query.run(2, "B")
+    assert query.values() == [0, 1, 2]
+
+
+def test_a_rewind_of_a_store_that_does_not_answer_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(tmp_path)
+    query.run(0, "A")
+    position = query.journal().load().position
+
+    def away(*_: object) -> int:
+        raise StoreUnreachableError("TABLE_UNREACHABLE", sink="2pc-delta", path="t", reason="away")
+
+    monkeypatch.setattr(DeltaSink, "newestCheckpoint", away)
+    with pytest.raises(StoreUnreachableError):
+        query.rewind(max(query.journal().load().checkpoints))
+    assert query.journal().load().position == position
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["a new rewind", "a rewind that goes on"])
+def test_a_driver_that_starts_while_a_rewind_looks_at_the_store_is_not_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """The command has looked before whether a query runs here."""
+    query = Query(tmp_path)
+    query.run(0, "A")
+    newest = max(query.journal().load().checkpoints)
+    rewinder = query.rewinder()
+    if begun:
+        rewinder.begin(rewinder.preview(newest), {})
+    real = DeltaSink.newestCheckpoint
+
+    def looks(sink: DeltaSink, *given: str) -> int:
+        monkeypatch.setattr(DeltaSink, "newestCheckpoint", real)
+        if begun:
+            other = query.rewinder()
+            other.again({})
+            other.finish()
+        query.run(1, "B")
+        return real(sink, *given)
+
+    monkeypatch.setattr(DeltaSink, "newestCheckpoint", looks)
+    with pytest.raises(LocationError, match="LOCATION_BUSY"):
+        rewinder.again({}) if begun else rewinder.preview(newest)
+    assert query.journal().load().rewinding is None
+    query.run(2, "B")
+    assert query.values() == [0, 1, 2]
 
 
 def test_an_older_copy_is_refused_before_a_rewind_begins(tmp_path: Path) -> None:

@@ -30,8 +30,10 @@ from transactional.errors import (
     LocationError,
     OptionError,
     ProtocolError,
+    PutBackError,
     RetriableError,
     RowRefusedError,
+    StoreError,
     TransactionLostError,
     TwoPhaseCommitError,
 )
@@ -356,6 +358,23 @@ def test_each_store_is_compared_with_its_own_history(spark: SeveralSinks) -> Non
     assert (left.stamp, right.stamp) == (2, 1)
     assert (left.mark, right.mark) == ({"mark": 1}, {"mark": 1})
     assert (left.seen, left.binding, left.queryId[-5:]) == ({"of": "l"}, True, "-left")
+
+
+@pytest.mark.parametrize("ahead", ["l", "r"])
+def test_a_store_that_fails_does_not_hide_that_another_one_is_ahead(
+    spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch, ahead: str
+) -> None:
+    spark.batch(0, [(1, "left"), (2, "right")])
+
+    def compare(sink: Memory, history: History) -> dict[str, Any]:
+        if sink.place == ahead:
+            raise PutBackError("LOCATION_PUT_BACK", evidence="planted")
+        raise StoreError("STORE_WENT_BACK", store="planted", held=1, known=2)
+
+    monkeypatch.setattr(Memory, "checkHistory", compare)
+    spark.drive("second driver")
+    with pytest.raises(PutBackError):
+        spark.planned(1)
 
 
 def test_a_store_is_told_which_of_its_own_checkpoints_came_before(

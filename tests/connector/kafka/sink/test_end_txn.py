@@ -103,6 +103,16 @@ def test_a_look_says_what_is_left_of_a_transaction(name: str, version: int) -> N
         assert any(f"t [{number}]" in state.evidence for number in wrong)
 
 
+@pytest.mark.parametrize(("fate", "outcome"), [(COMMITTED, Outcome.COMMITTED), (ABORTED, LOST)])
+@pytest.mark.parametrize("state", ["Ongoing", "CompleteCommit", "CompleteAbort"])
+def test_a_later_transaction_at_the_same_epoch_says_nothing_of_ours(state: str, fate: Fate, outcome: Outcome) -> None:
+    """Below EndTxn 5, a late request of the task's producer begins one after ours has ended."""
+    transaction = parse_handle({**prepared(version=4).handle, "startedAt": described(state).started_ms - 1})
+    cluster = FakeCluster({transaction.name: described(state)})
+    cluster.fates[PRODUCER, 0] = fate
+    assert cluster.ender().look([transaction])[0].outcome is outcome
+
+
 @pytest.mark.parametrize("state", ["Ongoing", "CompleteCommit"])
 @pytest.mark.parametrize("first", [CUT, GONE, Fate.UNKNOWN, Fate.PENDING])
 def test_a_look_asks_again_before_it_judges_against_a_transaction(state: str, first: Fate) -> None:
