@@ -43,7 +43,7 @@ QUICK_JVM = (
 """A driver lives for seconds here: it should start fast, not run fast. To verify Spark's classes takes half of a start."""
 
 
-RAW_LOCAL_FILES = ("spark.hadoop.fs.AbstractFileSystem.file.impl", "org.apache.hadoop.fs.local.RawLocalFs")
+RAW_LOCAL_FILES = {"spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs"}
 """Spark's logs are written without checksums: Hadoop starts three processes for each entry instead of six."""
 
 
@@ -119,7 +119,7 @@ def build_session(job: Job) -> SparkSession:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.codegen.wholeStage": "false",  # to compile plans takes longer than to run them here
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        **dict([RAW_LOCAL_FILES]),
+        **RAW_LOCAL_FILES,
         **job.conf,
     }
     master = _start_hosts(settings, job) if job.master == TWO_HOSTS else job.master

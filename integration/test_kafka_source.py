@@ -377,7 +377,8 @@ def test_a_location_goes_on_with_and_without_the_checksums_of_spark_s_logs(
 ) -> None:
     kafka.create_topic(topic_name)
     settings: Any = registered.sparkContext._jsc.hadoopConfiguration()
-    key, raw = RAW_LOCAL_FILES[0].removeprefix("spark.hadoop."), RAW_LOCAL_FILES[1]
+    [(name, raw)] = RAW_LOCAL_FILES.items()
+    key = name.removeprefix("spark.hadoop.")
     assert settings.get(key) == raw
     found: list[bytes] = []
     output = f"{topic_name}-output"

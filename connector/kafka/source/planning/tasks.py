@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.task_limits import TaskLimits
@@ -66,36 +66,32 @@ def _parts(whole: OffsetRange, number: int) -> list[OffsetRange]:
     return [OffsetRange(whole.partition, start, end) for start, end in pairwise(cuts)]
 
 
-def _packed(parts: Sequence[OffsetRange], most: int, longest: int | None) -> Iterator[list[OffsetRange]]:
-    """Yield each task's parts: exactly `most` tasks, or more if their length would exceed `longest`."""
+def _packed(parts: Sequence[OffsetRange], most: int, longest: int | None) -> list[list[OffsetRange]]:
+    """Return each task's parts: exactly `most` tasks, or more if their length would exceed `longest`."""
     lengths = [len(part) for part in parts]
     shortest, largest = max(*lengths, -(-sum(lengths) // most)), sum(lengths)
     while shortest < largest:  # find the smallest length of a task with which so few tasks are enough
         middle = (shortest + largest) // 2
-        if _tasks(lengths, middle) <= most:
+        if len(_sizes(lengths, middle)) <= most:
             largest = middle
         else:
             shortest = middle + 1
     capacity = shortest if longest is None else min(shortest, longest)
-    wanted = max(min(most, len(parts)), _tasks(lengths, capacity))
-    task: list[OffsetRange] = []
-    for number, part in enumerate(parts):
-        left = len(parts) - number  # with this part
-        if task and (sum(map(len, task)) + len(part) > capacity or left < wanted):
-            yield task
-            task, wanted = [], wanted - 1
-        task.append(part)
-    yield task
+    rest = iter(parts)
+    return [list(islice(rest, size)) for size in _sizes(lengths, capacity, least=min(most, len(parts)))]
 
 
-def _tasks(lengths: Sequence[int], capacity: int) -> int:
-    """Return how many tasks are needed if none has more offsets than `capacity`."""
-    tasks, room = 0, 0
-    for length in lengths:
-        if length > room or not tasks:
-            tasks, room = tasks + 1, capacity
+def _sizes(lengths: Sequence[int], capacity: int, least: int = 1) -> list[int]:
+    """Return how many parts each task gets if none has more offsets than `capacity`, and there are at least `least` tasks."""
+    sizes, room = list[int](), 0
+    for number, length in enumerate(lengths):
+        left = len(lengths) - number  # with this part
+        if not sizes or length > room or left <= least - len(sizes):
+            sizes.append(0)
+            room = capacity
+        sizes[-1] += 1
         room -= length
-    return tasks
+    return sizes
 
 
 def _joined(task: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
