@@ -36,10 +36,14 @@ class ClusterAdmin(KafkaConnection):
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         super().__init__(config, clock)
         self._longest_ms: tuple[int | None] | None = None
+        self._cluster_id = ""
+        self._end_version = 0
 
     def cluster_id(self) -> str:
-        """Return the cluster's id."""
-        return str(self.metadata(()).cluster_id)
+        """Return the cluster's id. Only the first call asks a broker."""
+        if not self._cluster_id:
+            self._cluster_id = str(self.metadata(()).cluster_id)
+        return self._cluster_id
 
     def topics(self, names: Iterable[str], awaited: Collection[Partition] | None = None) -> dict[str, TopicInfo]:
         """Return descriptions of these topics. Topics that do not exist are omitted.
@@ -119,12 +123,17 @@ class ClusterAdmin(KafkaConnection):
         return self.until(attempt, "the end offsets of partitions")
 
     def end_txn_version(self) -> int:
-        """Return the EndTxn version to use: 5 if the cluster's finalized transaction.version is 2 or more, else at most 4."""
+        """Return the EndTxn version to use: 5 if the cluster's finalized transaction.version is 2 or more, else at most 4.
+
+        Only the first call asks a broker.
+        """
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        levels, _ = self.feature_levels()
-        highest = 5 if levels.get("transaction.version", 0) >= 2 else 4
-        return self.version_of(EndTxnRequest, highest)
+        if not self._end_version:
+            levels, _ = self.feature_levels()
+            highest = 5 if levels.get("transaction.version", 0) >= 2 else 4
+            self._end_version = self.version_of(EndTxnRequest, highest)
+        return self._end_version
 
     def longest_timeout_ms(self) -> int | None:
         """Return the brokers' ``transaction.max.timeout.ms``; None if this user is not allowed to read it.

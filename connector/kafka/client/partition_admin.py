@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.cluster_admin import (
@@ -37,6 +37,11 @@ from transactional.errors import StoreError
 __all__ = ["OpenTransaction", "PartitionAdmin", "StableEnd"]
 
 K = TypeVar("K")
+ResultT = TypeVar("ResultT")
+
+FRESH_SECONDS: Final = 0.2
+"""How long two brokers' view of a topic's leaders is reused. One commit of a checkpoint needs it several times in a row. A
+second look (`SECOND_LOOK_SECONDS` later) asks the brokers again."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class PartitionAdmin:
 
     def __init__(self, admin: KafkaAdmin) -> None:
         self._admin = admin
+        self._seen: dict[str, tuple[TopicInfo, float]] = {}  # by topic: what the brokers last answered, and when
 
     def open_transactions(self, partitions: Collection[Partition]) -> dict[Partition, dict[int, OpenTransaction]]:
         """Return, for each partition, its open transactions by producer id. Partitions that do not exist are omitted.
@@ -108,7 +114,7 @@ class PartitionAdmin:
                             left.discard(partition)
                         elif not _passes(part.error_code, partition, "DescribeProducers"):
                             left.discard(partition)
-            return None if left else opened
+            return self._complete(opened, not left)
 
         return self._admin.until(attempt, "the open transactions of partitions") if left else {}
 
@@ -143,7 +149,8 @@ class PartitionAdmin:
             for layer, answer in self._answers(sent):
                 for place, part in _fetched(answer, {topics[name].topic_id: name for name, _ in layer}):
                     self._take(ends, asked, layer[place], part, topics[place.topic].epoch(place.number))
-            return [ends[index] for index in range(len(witnesses))] if len(ends) == len(witnesses) else None
+            done = len(ends) == len(witnesses)
+            return self._complete([ends[index] for index in range(len(witnesses))] if done else [], done)
 
         return self._admin.until(attempt, "the stable offsets of partitions") if witnesses else []
 
@@ -176,11 +183,10 @@ class PartitionAdmin:
         """Return the partitions of a topic whose readers are blocked: the stable offset is below the high watermark."""
 
         def attempt() -> list[Partition] | None:
-            info = self._admin.topics([topic], ()).get(topic)
+            info = self._infos([topic], ()).get(topic)
             ends = self._ends(topic, info)
-            if info is not None and len(ends) < len(info.leaders):
-                return None
-            return [partition for partition, (stable, high) in ends.items() if stable != high]
+            held = [partition for partition, (stable, high) in ends.items() if stable != high]
+            return self._complete(held, info is None or len(ends) == len(info.leaders))
 
         return self._admin.until(attempt, f"the end offsets of {topic}")
 
@@ -234,8 +240,8 @@ class PartitionAdmin:
             leader = self._topics({partition})[partition.topic].leaders[partition.number]
             for _, answer in self._answers([(leader, WriteTxnMarkersRequest(markers=[marker]), leader)]):
                 code = int(answer.markers[0].topics[0].partitions[0].error_code)
-                return None if code in MOVING else code
-            return None
+                return self._complete(code, code not in MOVING)
+            return self._complete(NONE, False)
 
         return self._admin.until(attempt, "an answer to WriteTxnMarkers")
 
@@ -244,7 +250,24 @@ class PartitionAdmin:
         return search_marker(self._admin, producer_id, epoch, witness)
 
     def _topics(self, partitions: Collection[Partition]) -> dict[str, TopicInfo]:
-        return self._admin.topics({partition.topic for partition in partitions}, partitions)
+        return self._infos({partition.topic for partition in partitions}, partitions)
+
+    def _infos(self, names: Collection[str], awaited: Collection[Partition]) -> dict[str, TopicInfo]:
+        """Return descriptions of topics, as `KafkaAdmin.topics` does, or as it has just done."""
+        now = self._admin.clock.monotonic()
+        fresh = {name: info for name, (info, at) in self._seen.items() if name in names and now - at <= FRESH_SECONDS}
+        if len(fresh) == len(names) and all(fresh[each.topic].leaders.get(each.number, -1) >= 0 for each in awaited):
+            return fresh
+        found = self._admin.topics(names, awaited)
+        self._seen.update((name, (info, now)) for name, info in found.items())
+        return found
+
+    def _complete(self, found: ResultT, done: bool) -> ResultT | None:
+        """Return `found`; None if answers are missing, so that the leaders are looked up again."""
+        if done:
+            return found
+        self._seen.clear()
+        return None
 
     def _answers(self, requests: Iterable[tuple[int, Any, K]]) -> Iterator[tuple[K, Any]]:
         """Send requests to their nodes, and yield each answer with the key of its request. Missing answers are skipped."""

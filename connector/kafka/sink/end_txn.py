@@ -84,7 +84,7 @@ class TransactionEnder:
     def __init__(self, admin: KafkaAdmin, cluster_id: str, partitions: PartitionAdmin | None = None) -> None:
         self.admin = admin
         self._cluster_id = cluster_id
-        self._partitions = partitions or PartitionAdmin(admin)
+        self.partitions = partitions or PartitionAdmin(admin)
         self._open_together: frozenset[Key] = frozenset()
         self.answered: set[bool] = set()  # has True if a commit was answered, False if an abort was
 
@@ -162,7 +162,7 @@ class TransactionEnder:
         """
         together = [transaction for transaction in transactions if transaction.key in self._open_together]
         alone = [transaction for transaction in transactions if transaction.key not in self._open_together]
-        return ensure_readable(self.admin, self._partitions, together, alone, deadline)
+        return ensure_readable(self.admin, self.partitions, together, alone, deadline)
 
     def _wholes(self, transactions: Sequence[Prepared]) -> list[Whole]:
         looking = _Looking(self, transactions)
@@ -182,7 +182,7 @@ class TransactionEnder:
         # Until the coordinator has written the markers, the partitions do not show the end.
         ending = [index for index, each in transactions.items() if self._is_ending(each, described)]
         ended = [index for index in transactions if index not in ongoing and index not in ending]
-        fates = open_fates(self._partitions, [transactions[index] for index in ongoing])
+        fates = open_fates(self.partitions, [transactions[index] for index in ongoing])
         judged = {index: judge_open(ongoing[index], of) for index, of in zip(ongoing, fates, strict=True)}
         judged |= zip(ended, self._judge_ended([transactions[index] for index in ended], described), strict=True)
         return ending, judged
@@ -190,11 +190,11 @@ class TransactionEnder:
     def _judge_ended(self, transactions: Sequence[Prepared], described: Mapping[str, Description]) -> list[Whole]:
         now = self.admin.clock.now()
         wholes = []
-        for transaction, fates in zip(transactions, ended_fates(self._partitions, transactions), strict=True):
+        for transaction, fates in zip(transactions, ended_fates(self.partitions, transactions), strict=True):
             description = described.get(transaction.name)
             wholes.append(
                 judge_ended(
-                    transaction, description, with_markers(self._partitions, transaction, description, fates, now), now
+                    transaction, description, with_markers(self.partitions, transaction, description, fates, now), now
                 )
             )
         return wholes

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.kept_admin import borrow_admin, give_back
-from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.release import check_release
 from connector.kafka.client.topics import Partition, lineage_namespace, short_id
 from connector.kafka.marks.barrier_topic import BarrierTopic
@@ -396,7 +395,7 @@ class KafkaSink(
         if lingering:
             ended = self._ender().abort_open(lingering, admin.end_txn_version(), self._commit_deadline())
         if self._settings.exactly_once and self._settings.topic is not None:
-            ended += end_hanging(admin, PartitionAdmin(admin), self._settings.topic, self._prefix(), excepted)
+            ended += end_hanging(admin, self._ender().partitions, self._settings.topic, self._prefix(), excepted)
         return ended
 
     def _ours(self, admin: KafkaAdmin, states: Sequence[str]) -> list[str]:

@@ -48,6 +48,10 @@ already sent, or a connection to brokers that do not respond, has its own limit:
 INIT_SECONDS: Final = 60.0
 """Time limit of a new producer's init. An init usually takes less than 100 ms, or seconds if a coordinator loads its log."""
 
+FRESH_SECONDS: Final = 0.2
+"""How long after `connect` its answers still count: which id is free, and who coordinates the id. If rows come at once, a task
+needs no second answer; another task can take the id between two answers as well as after the second."""
+
 ROLLBACK_SECONDS: Final = 5.0
 """Time limit of a failed task's abort. If the abort does not finish in time, the next sweep aborts the transaction."""
 
@@ -73,6 +77,7 @@ class KafkaTransaction:
     cluster_id: str = ""
     end_version: int = 0
     admin: KafkaAdmin | None = None
+    fresh: Deadline | None = None
     rows: int = 0
     deliveries: Deliveries = field(default_factory=Deliveries)
 
@@ -116,6 +121,7 @@ def connect(
     try:
         transaction.timeout_ms = timeout_of(settings.timeout_ms, admin)
         transaction.cluster_id, transaction.end_version = admin.cluster_id(), admin.end_txn_version()
+        transaction.fresh = Deadline(FRESH_SECONDS, admin.clock)
         transaction.name = choose_id(
             context.prefix, context.partitionId, context.taskAttemptId, context.nonce, admin.describe
         )
@@ -143,6 +149,8 @@ def is_free(transaction: KafkaTransaction) -> bool:
     admin = transaction.admin
     if admin is None:
         return False
+    if _is_fresh(transaction):
+        return True
     admin.limit = Deadline(WARM_UP_SECONDS, admin.clock)
     try:
         described = admin.describe([transaction.name]).get(transaction.name)
@@ -173,7 +181,8 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
         # Ask for the epoch between our init and our first row. Brokers accept our rows only at the epoch of our init. So
         # if rows are delivered, no other program initialized the id in between, and this is our epoch. If no row is
         # delivered, it may be another task's epoch, so `roll_back` must not use it.
-        admin.forget_coordinator(transaction.name)
+        if not _is_fresh(transaction):
+            admin.forget_coordinator(transaction.name)
         description = admin.describe([transaction.name]).get(transaction.name)
         if description is None:
             raise RetriableError(
@@ -186,6 +195,10 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
         transaction.drop(failed=True)
         raise
     return transaction
+
+
+def _is_fresh(transaction: KafkaTransaction) -> bool:
+    return transaction.fresh is not None and not transaction.fresh.passed()
 
 
 def make_producer(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin
+from connector.kafka.client.admin import SECOND_LOOK_SECONDS
+from connector.kafka.client.partition_admin import FRESH_SECONDS, OpenTransaction, PartitionAdmin
 from connector.kafka.client.partition_log import Witness
 from connector.kafka.client.topics import Partition, TopicInfo
 from connector.kafka.sink.hanging import end_hanging
@@ -28,9 +29,11 @@ class Brokers:
         self.clock = FakeClock()
         self.rounds = list(rounds)
         self.sent: list[list[tuple[int, Any]]] = []
+        self.looked = 0
         self.known = {"t": TopicInfo(TOPIC_ID, {0: 1, 1: 2}, None)} if topics is None else topics
 
     def topics(self, names: Iterable[str], places: Collection[Any] | None = None) -> dict[str, TopicInfo]:
+        self.looked += 1
         return {name: self.known[name] for name in names if name in self.known}
 
     def send_all(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
@@ -98,6 +101,29 @@ def test_a_leader_that_moves_or_does_not_answer_is_asked_again(passing: Any) -> 
     brokers = Brokers(passing, fetched(part(last_stable_offset=12)))
     assert brokers.admin().stable_ends([WITNESS])[0].stable == 12
     assert len(brokers.sent) == 2
+
+
+def test_leaders_are_looked_up_once_for_several_questions_and_again_after_a_missing_answer_or_a_second() -> None:
+    brokers = Brokers(producers(), fetched(), fetched(part(error_code=6)), *[fetched()] * 2)
+    admin = brokers.admin()
+    admin.open_transactions([PARTITION])
+    admin.stable_ends([WITNESS])
+    assert brokers.looked == 1
+    admin.stable_ends([WITNESS])
+    assert brokers.looked == 2, "the leader had moved"
+    brokers.clock.advance(SECOND_LOOK_SECONDS)
+    admin.stable_ends([WITNESS])
+    assert brokers.looked == 3, "a second look is a new one"
+    assert FRESH_SECONDS < SECOND_LOOK_SECONDS
+
+
+def test_a_partition_that_was_added_is_looked_up_at_once() -> None:
+    brokers = Brokers(producers(), producers(number=2))
+    admin = brokers.admin()
+    admin.open_transactions([PARTITION])
+    brokers.known = {"t": TopicInfo(TOPIC_ID, {0: 1, 1: 2, 2: 2}, None)}
+    assert admin.open_transactions([Partition("t", 2)]) == {Partition("t", 2): {}}
+    assert brokers.looked == 2
 
 
 def test_a_log_in_which_the_epoch_ends_before_the_witness_has_lost_rows() -> None:

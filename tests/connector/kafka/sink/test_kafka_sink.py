@@ -12,7 +12,7 @@ import pytest
 
 from connector.kafka.client.topics import short_id
 from connector.kafka.sink.kafka_sink import KafkaSink, KafkaTransaction
-from connector.kafka.sink.transaction import ABANDONED_AT_MOST
+from connector.kafka.sink.transaction import ABANDONED_AT_MOST, FRESH_SECONDS
 from tests.connector.kafka.sink.fake_producer import FakeProducer
 from tests.connector.kafka.sink.fake_sink_cluster import FakeCluster
 from transactional.checkpoint import DecidedCheckpoint
@@ -97,6 +97,7 @@ def test_a_warm_up_changes_nothing_at_the_brokers_and_its_producer_is_the_one_th
 def test_an_id_that_another_task_has_taken_since_the_warm_up_is_left_alone(cluster: FakeCluster) -> None:
     made = sink()
     made.warmUp(context())
+    cluster.clock.advance(2 * FRESH_SECONDS)
     cluster.state("q.2.5", "Ongoing", epoch=3)
     transaction = made.beginTransaction(context())
     first, second = cluster.producers
@@ -113,6 +114,7 @@ def test_brokers_that_do_not_answer_the_connections_of_the_warm_up_are_connected
     def fail() -> None:
         raise RetriableError("KAFKA_TIMEOUT", reason="planted")
 
+    cluster.clock.advance(2 * FRESH_SECONDS)
     cluster.then[cluster.described + 1] = fail
     assert made.beginTransaction(context()).name == "q.2.5"
     assert len(cluster.producers) == 2
