@@ -143,7 +143,7 @@ def spark(armed_folder: Path) -> Iterator[SparkSession]:
             # VACUUM lists a table's folder with so many tasks, several times: 10,000 by default.
             .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
             .config("spark.driver.memory", "1g")
-            .config(map=RAW_LOCAL_FILES)
+            .config(map={**RAW_LOCAL_FILES})
             .config("spark.driver.extraJavaOptions", jvm_options())
             .config("spark.local.dir", tempfile.gettempdir())
             .config("spark.driver.host", "127.0.0.1")

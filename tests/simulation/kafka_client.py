@@ -180,6 +180,7 @@ class _Admin(KafkaAdmin):
         self._manager = _Network(kafka)
         self._coordinators: dict[str, int] = {}
         self._longest_ms = None
+        self._cluster_id, self._end_version = "", 0
 
     def close(self) -> None:
         """It has no connection."""

@@ -28,6 +28,9 @@ __all__ = ["end_hanging"]
 
 log = logging.getLogger(__name__)
 
+ENDING: Final = sorted(BUSY - {"Ongoing"})
+"""States in which a coordinator is still writing a transaction's markers."""
+
 ENDED: Final = {"CompleteCommit": True, "CompleteAbort": False}
 
 
@@ -50,19 +53,36 @@ class _Hanging:
         )
 
 
-def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefix: str, known: Collection[Key]) -> int:
+def end_hanging(
+    admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefix: str, known: Collection[Key], over: bool
+) -> int:
     """Find a prefix's transactions that hang in a topic, write their missing markers, and return the number of markers.
 
     Usually no reader is stuck, and this costs only two requests for offsets. A hanging transaction must be seen twice, one
     second apart, because a leader that was paused and replaced may show transactions that ended long ago. If a coordinator is
-    still writing a transaction's markers, the function waits, because the coordinator may leave out one of them.
+    still writing a transaction's markers, the function waits, because the coordinator may leave out one of them. Until then,
+    the leaders' answers prove nothing: a marker that is not replicated yet is lost if its leader is replaced.
+
+    Parameters
+    ----------
+    admin : KafkaAdmin
+    partitions : PartitionAdmin
+    topic, prefix : str
+    known : Collection[Key]
+        Transactions that are not touched, and not waited for.
+    over : bool
+        Whether the caller knows that no other transaction of the prefix is open or ending.
     """
+    spared = {name for name, _, _ in known}
     second = SecondLook(admin.clock)
     written = 0
     refused: StoreError | None = None
 
     def look() -> int | None:
-        nonlocal written, refused
+        nonlocal written, refused, over
+        over = over or not {*ids_under(prefix, admin.transactional_ids(ENDING))} - spared
+        if not over:
+            return None
         held = partitions.held_back(topic)
         hanging, ending = _find(admin, partitions, held, prefix, known) if held else ([], False)
         sure = [each for each in hanging if second.confirms(each.where, each)]
@@ -121,16 +141,18 @@ def _find(
 ) -> tuple[list[_Hanging], bool]:
     """Return the hanging transactions, and whether markers of any transaction are still being written."""
     opened = partitions.open_transactions(held)
+    # Readers are stuck, but no transaction is open: its leader has a marker that is not replicated yet.
+    ending = any(not producers for producers in opened.values())
     strange = {(producer, record.epoch) for producers in opened.values() for producer, record in producers.items()}
     strange -= {(producer, epoch) for _, producer, epoch in known}
     if not strange:
-        return [], False
+        return [], ending
     names = admin.owners({producer for producer, _ in strange}).values()
     ours = admin.describe(ids_under(prefix, names))
     ended: Mapping[int, tuple[str, Description]] = {
         record.producer_id: (name, record) for name, record in ours.items() if record.state not in BUSY
     }
-    ending = any(record.ending for record in ours.values())
+    ending = ending or any(record.ending for record in ours.values())
     # Ask the leaders again: a transaction that is still open after its coordinator has finished with it hangs.
     suspects = [partition for partition, producers in opened.items() if set(producers) & set(ended)]
     hanging = [

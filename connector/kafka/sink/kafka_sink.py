@@ -33,7 +33,7 @@ from connector.kafka.sink.transaction import (
     roll_back,
     timeout_of,
 )
-from connector.kafka.sink.transactional_ids import MAX_PREPARED, ids_under, run_id
+from connector.kafka.sink.transactional_ids import BUSY, MAX_PREPARED, ids_under, run_id
 from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_options
 from transactional.capabilities import (
     Examines,
@@ -383,7 +383,7 @@ class KafkaSink(
     def sweep(self, known: Sequence[KafkaHandle], before: Cutoff) -> int:
         """Abort open transactions with exactly our prefix, except those that `known` names, and end hanging transactions."""
         admin = self._driver_admin()
-        ours = self._ours(admin, ["Ongoing"])
+        ours = self._ours(admin, sorted(BUSY))
         excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
         lingering = {
             name: description
@@ -395,7 +395,8 @@ class KafkaSink(
         if lingering:
             ended = self._ender().abort_open(lingering, admin.end_txn_version(), self._commit_deadline())
         if self._settings.exactly_once and self._settings.topic is not None:
-            ended += end_hanging(admin, self._ender().partitions, self._settings.topic, self._prefix(), excepted)
+            over = not lingering and {*ours} <= {name for name, _, _ in excepted}
+            ended += end_hanging(admin, self._ender().partitions, self._settings.topic, self._prefix(), excepted, over)
         return ended
 
     def _ours(self, admin: KafkaAdmin, states: Sequence[str]) -> list[str]:

@@ -237,6 +237,11 @@ class Coordinator(Brokers):
     def __init__(self, name: str, state: Any, *rounds: Any, version: int = 5) -> None:
         super().__init__(*rounds)
         self.name, self.state, self.version = name, state, version
+        self.ending: list[list[str]] = []
+
+    def transactional_ids(self, states: Sequence[str]) -> list[str]:
+        assert "Ongoing" not in states
+        return self.ending.pop(0) if self.ending else []
 
     def owners(self, producer_ids: Iterable[int]) -> dict[int, str]:
         return dict.fromkeys(producer_ids, self.name)
@@ -281,14 +286,35 @@ class Stubborn(Coordinator):
         return answers[type(requests[0][1]).__name__]
 
 
-def end(coordinator: Coordinator, known: Sequence[tuple[str, int, int]] = ()) -> int:
-    return end_hanging(coordinator, coordinator.admin(), "t", "q", known)  # type: ignore[arg-type]
+def end(coordinator: Coordinator, known: Sequence[tuple[str, int, int]] = (), over: bool = True) -> int:
+    return end_hanging(coordinator, coordinator.admin(), "t", "q", known, over)  # type: ignore[arg-type]
 
 
 def test_where_no_reader_is_held_back_nobody_else_is_asked() -> None:
     coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), QUIET)
     assert end(coordinator) == 0
     assert len(coordinator.sent) == 1
+
+
+def test_as_long_as_a_coordinator_writes_markers_the_leaders_prove_nothing() -> None:
+    """A marker that only its leader has is lost if the leader is replaced: then the transaction hangs after all."""
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), QUIET)
+    coordinator.ending = [["q.0.1"], ["q.0.1", "another.0.1"]]
+    assert end(coordinator, over=False) == 0
+    assert (coordinator.ending, len(coordinator.sent)) == ([], 1)
+
+
+def test_a_marker_that_is_not_replicated_yet_is_waited_for() -> None:
+    """Its leader has no transaction open, and readers are stuck all the same."""
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), HELD, producers(), QUIET)
+    assert end(coordinator) == 0
+    assert len(coordinator.sent) == 3
+
+
+def test_a_transaction_that_is_being_committed_is_not_waited_for_and_a_stranger_s_neither() -> None:
+    coordinator = Coordinator("q.0.1", described("PrepareCommit"), QUIET)
+    coordinator.ending = [["q.0.1", "another.0.1", "q.run"]]
+    assert end(coordinator, [("q.0.1", 7, 3)], over=False) == 0
 
 
 @pytest.mark.parametrize("missing", [ConnectionError("gone"), latest(-1, code=78), latest(-1, code=6)])
