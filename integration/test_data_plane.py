@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -118,7 +119,9 @@ def read(
         assert isinstance(consumer, MessageConsumer if objects else NativeConsumer)
         for number in range(PARTITIONS):
             at = Partition(topic, number)
-            marks = consumer.watermarks(at)
+            marks = wait_until(
+                partial(consumer.watermarks, at), "the topic's leader"
+            )  # of a topic that is just created
             assert marks is not None
             wanted = OffsetRange(at, start, marks[1] if end is None else end)
             batches = [records.to_batch(columns) for records in fetch(consumer, [wanted])] if len(wanted) else []
