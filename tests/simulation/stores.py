@@ -252,6 +252,7 @@ class SimulatedTransactions:
         """See `MemoryTransactions`."""
 
         def written() -> None:
+            self._note_loss(number)
             self.server.write(number, rows)
             self._rows.setdefault(number, []).extend(int(row["value"]) for row in rows)
 
@@ -261,10 +262,14 @@ class SimulatedTransactions:
         """See `MemoryTransactions`."""
 
         def prepared() -> None:
-            self._world.did["loss"] += number not in self.server.unfinished() and number not in self._aborted
+            self._note_loss(number)
             self.server.prepare(number)
 
         self._do(f"prepare {number}", prepared, ONCE)
+
+    def _note_loss(self, number: int) -> None:
+        """Note a loss if a transaction that is still in use has expired."""
+        self._world.did["loss"] += number not in self.server.unfinished() and number not in self._aborted
 
     def commit(self, number: int) -> Outcome:
         """See `MemoryTransactions`."""
