@@ -207,6 +207,7 @@ class Answers:
             if log.high < log.end:
                 what = f"{request.name} is perhaps in no other coordinator's log"
                 self._cluster.skip(what, request.place, request.producer)
+                self._cluster.forget()
             return [Answer(error_code=NONE)]
         places = frozenset((*found.places, request.place)) if ongoing else frozenset((request.place,))
         started = found.started if ongoing else self._cluster.now

@@ -487,6 +487,10 @@ class Cluster:
         current = self._world.scheduler.current
         self._world.did["loss"] += current is not None and current.name == "network"
 
+    def forget(self) -> None:
+        """Note a loss if a coordinator may forget a transaction that it has confirmed."""
+        self._world.did["loss"] += 1
+
     def expire(self, name: str) -> None:
         """Let a transaction's coordinator abort it, as it does after its timeout."""
         place = self.coordination_of(name)
