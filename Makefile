@@ -166,6 +166,7 @@ $(STAMP): setup.cfg setup.py pyproject.toml connector/kafka/native/columns.c
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	printf '%s\n' '$(CURDIR)' '$(CURDIR)/shims' > "$$site/barrier-kafka-checkout.pth"
+	@$(BIN)/barrier compile-pyspark
 	@touch $@
 
 # Tests run without it, too.

@@ -57,8 +57,9 @@ def _section(words: str, command: Callable[..., Any]) -> str:
     own = [row for row in rows if row[0].split()[0] not in SHARED]
     also = ", ".join(f"`{name.split()[0]}`" for name, _ in rows if name.split()[0] in SHARED)
     lines = [f"## {words}", "", f"    {' '.join([words, '[OPTIONS]', *arguments])}", ""]
-    lines += [_prose(inspect.getdoc(command) or ""), "", "| | |", "|---|---|", _table(own), ""]
-    return "\n".join([*lines, *([f"And {also}.", ""] if also else [])])
+    lines += [_prose(inspect.getdoc(command) or ""), ""]
+    lines += ["| | |", "|---|---|", _table(own), ""] if own else []
+    return "\n".join([*lines, *([f"{'And ' if own else 'Option: '}{also}.", ""] if also else [])])
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> str:

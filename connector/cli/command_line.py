@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from connector.cli import checkpoints, savepoint, transactions
 from connector.cli.arguments import for_typer
+from connector.cli.compile_pyspark import compile_pyspark
 from connector.cli.doctor import doctor
 from connector.cli.import_offsets import import_offsets
 from connector.cli.marks import inject, offsets
@@ -153,6 +154,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "serve": serve,
     "inject": inject,
     "offsets": offsets,
+    "compile-pyspark": compile_pyspark,
 }
 """Every command, by its name. Help, parsing and ``docs/commands.md`` are generated from its docstring and arguments."""
 

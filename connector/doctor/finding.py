@@ -31,7 +31,7 @@ CHECKS: Final = {
     "sink": "anything else that the sink refuses before its first row",
     "python": "a release of Python that is not supported",
     "java": "a release of Java that is not supported, or no Java",
-    "spark": "a release of PySpark that is not supported, or no PySpark",
+    "spark": "a release of PySpark that is not supported, no PySpark, or one that each Python process compiles",
     "clients": "client libraries that make reading or writing slower",
 }
 """Every check of the doctor, with the problems that it finds. A sink's own `examine` may add other checks."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import native_library
+from connector.spark.archives import archives, has_compiled_modules
 from transactional.finding import Finding, good, problem, unknown, warning
 
 __all__ = ["check_versions"]
@@ -69,6 +70,9 @@ def _spark() -> Finding:
         )
     if missing:
         return warning("spark", f"PySpark {release}: {missing}", "Use PySpark 4.2 or 4.3 for streams of barrier-kafka.")
+    if not all(map(has_compiled_modules, archives())):
+        sentence = f"PySpark {release}: each Python process that Spark starts compiles PySpark again"
+        return warning("spark", sentence, "Run `barrier compile-pyspark` once, so that queries start faster.")
     return good("spark", f"PySpark {release}")
 
 

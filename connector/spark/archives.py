@@ -1,0 +1,86 @@
+"""PySpark's zip archives. Spark's Python processes import PySpark from them, and compile each module at each start."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import shutil
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import MAGIC_NUMBER, find_spec
+from pathlib import Path
+from typing import Final
+
+from transactional.errors import OptionError
+
+__all__ = ["add_compiled_modules", "archives", "has_compiled_modules"]
+
+_HOME: Final = "SPARK_HOME"
+_UNCHECKED: Final = py_compile.PycInvalidationMode.UNCHECKED_HASH  # zipimport would compare times with the source's
+
+
+def archives() -> Sequence[Path]:
+    """Return the archives of the Spark in ``SPARK_HOME``, or else of the installed PySpark; none if there is no Spark."""
+    home = os.environ.get(_HOME)
+    if not home:
+        installed = find_spec("pyspark")
+        if installed is None or installed.origin is None:
+            return []
+        home = os.path.dirname(installed.origin)
+    return sorted(each for each in Path(home, "python", "lib").glob("*.zip") if zipfile.is_zipfile(each))
+
+
+def has_compiled_modules(archive: Path) -> bool:
+    """Return whether the archive contains modules that this release of Python does not have to compile."""
+    with zipfile.ZipFile(archive) as opened:
+        compiled = [name for name in opened.namelist() if name.endswith(".pyc")]
+        return bool(compiled) and opened.read(compiled[0])[: len(MAGIC_NUMBER)] == MAGIC_NUMBER
+
+
+def add_compiled_modules(archive: Path) -> int:
+    """Add compiled modules to the archive, beside their sources, and return their number.
+
+    Running processes can go on reading the archive: no source moves, and the file is replaced in one step.
+
+    Raises
+    ------
+    OptionError
+        ARCHIVE_UNWRITABLE: this user may not write to the archive's folder.
+    """
+    try:
+        descriptor, copy = tempfile.mkstemp(prefix=f".{archive.name}-", dir=archive.parent)
+    except OSError as problem:
+        raise OptionError("ARCHIVE_UNWRITABLE", archive=archive, reason=problem.strerror) from problem
+    os.close(descriptor)
+    try:
+        shutil.copy(archive, copy)
+        count = _append(Path(copy), archive)
+        with open(copy, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(copy, archive)
+    except BaseException:
+        os.unlink(copy)
+        raise
+    return count
+
+
+def _append(copy: Path, archive: Path) -> int:
+    """Append the compiled modules to a copy of the archive. Of two modules with one name, Python takes the last."""
+    count = 0
+    with (
+        zipfile.ZipFile(copy, "a", zipfile.ZIP_DEFLATED) as modules,
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # about PySpark's code, and modules that another release of Python compiled
+        for name in [each for each in modules.namelist() if each.endswith(".py")]:
+            source, compiled = modules.extract(name, folder), os.path.join(folder, "compiled")
+            # A traceback names the source, as if Spark's process had compiled it.
+            with suppress(py_compile.PyCompileError):  # a module for another release of Python
+                py_compile.compile(source, compiled, str(archive / name), doraise=True, invalidation_mode=_UNCHECKED)
+                modules.write(compiled, f"{name}c")
+                count += 1
+    return count
