@@ -234,6 +234,7 @@ def _copy(
                 dict.fromkeys(path for name in needed if name.endswith(".zip") for path in _shared(place, name))
             )
             files += pool.map(copy, shared)
+            lines, partitions = source_lines(place, batch), shuffle_partitions(place, batch)
             faults.reach("savepoint.copied")
             # S5: check that nothing was replaced or deleted since the files were listed.
             ledger = _look(place, journal)
@@ -244,8 +245,12 @@ def _copy(
                 return CHANGED  # another process deletes the copy
     except FileNotFoundError:
         return CHANGED
-    check_recorded(ledger, batch, source_lines(place, batch))
-    query, partitions = place.query_id(), shuffle_partitions(place, batch)
+    except LocationError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return CHANGED
+        raise
+    check_recorded(ledger, batch, lines)
+    query = place.query_id()
     return write(folder, identifier, cut(ledger, chosen.id), chosen, query, partitions, files, clock) or TAKEN
 
 

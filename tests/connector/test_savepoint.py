@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ import pytest
 from connector.location.files import LocationFiles
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import check_can_go_back
-from connector.location.offset_log import repartitions_before
+from connector.location.offset_log import repartitions_before, source_lines
 from connector.savepoints.dispose import dispose
 from connector.savepoints.manifest import SavedFile, Savepoint, copy_file, find, read
 from connector.savepoints.take import take
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
+from transactional.barrier import SourceLine
 from transactional.entry import EntryKind, checksum
 from transactional.errors import FencedError, LocationError, RewindRequiredError
 from transactional.testing.clock import FakeClock
@@ -294,6 +295,26 @@ def test_a_checkpoint_that_spark_purges_before_the_copy_gives_way_to_a_newer_one
     monkeypatch.setattr("connector.savepoints.take.check_can_go_back", look)
     saved = take(str(place), str(tmp_path / "saved"))
     assert (chosen, saved.batch, saved.checkpoint) == ([2, 3], 3, place.checkpoints[-1])
+
+
+def test_offsets_that_spark_deletes_once_they_are_copied_make_it_begin_anew(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[int] = []
+
+    def gone_once(location: CheckpointLocation, batch: int) -> Sequence[SourceLine]:
+        times.append(batch)
+        path = place.path / f"offsets/{batch}"
+        path.rename(away := path.with_name("away") if len(times) == 1 else path)
+        try:
+            return source_lines(location, batch)
+        finally:
+            away.rename(path)
+
+    monkeypatch.setattr("connector.savepoints.take.source_lines", gone_once)
+    saved = take(str(place), str(tmp_path / "saved"))
+    saved.verify()
+    assert (times, saved.batch) == ([2, 2], 2)
 
 
 def test_a_place_that_never_stands_still_is_refused(
