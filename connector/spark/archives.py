@@ -34,10 +34,13 @@ def archives() -> Sequence[Path]:
 
 
 def has_compiled_modules(archive: Path) -> bool:
-    """Return whether the archive contains modules that this release of Python does not have to compile."""
+    """Return whether this release of Python does not have to compile the archive's modules."""
     with zipfile.ZipFile(archive) as opened:
-        compiled = [name for name in opened.namelist() if name.endswith(".pyc")]
-        return bool(compiled) and opened.read(compiled[0])[: len(MAGIC_NUMBER)] == MAGIC_NUMBER
+        names = opened.namelist()
+        compiled = [name for name in names if name.endswith(".pyc")]
+        if not compiled:
+            return not any(name.endswith(".py") for name in names)
+        return opened.read(compiled[0])[: len(MAGIC_NUMBER)] == MAGIC_NUMBER
 
 
 def add_compiled_modules(archive: Path) -> int:
