@@ -124,7 +124,7 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "MARKERS_SKIPPED": ("marker skipped",),
     "OUTCOME_UNKNOWN": ("marker skipped", "clean up under a backup"),
     "DATABASE_UNREACHABLE": FAULT,
-    "DATABASE_SLOW": (*STILL, *RIVAL, *DEATH),  # a dead process's session holds its locks for a while
+    "DATABASE_SLOW": (*STILL, *RIVAL, "lock of the dead"),  # a dead process's session holds its locks for a while
     "DATABASE_FAILED_OVER": ("fail over",),
     "TABLE_UNREACHABLE": FAULT,
     "DELTA_COMMIT_FAILED": STILL,

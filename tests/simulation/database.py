@@ -357,6 +357,9 @@ class SimulatedDatabase:
                 if session in _waiting_for(session):
                     raise DatabaseError("40P01", "deadlock")
                 if session.limit is not None and self._world.time - begun > session.limit:
+                    holder = session.waits.owner
+                    at_work = holder is not None and holder.living and holder.until <= self._world.time
+                    self._world.did["lock of the dead"] += not at_work
                     raise DatabaseError("57014", f"{place} is locked")
                 self._world.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
