@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import os
 import py_compile
-import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
+from connector.location.files import LocalFiles
 from transactional.errors import OptionError
 
 __all__ = ["add_compiled_modules", "archives", "has_compiled_modules"]
 
-_HOME: Final = "SPARK_HOME"
 _UNCHECKED: Final = py_compile.PycInvalidationMode.UNCHECKED_HASH  # zipimport would compare times with the source's
 
 
 def archives() -> Sequence[Path]:
     """Return the archives of the Spark in ``SPARK_HOME``, or else of the installed PySpark; none if there is no Spark."""
-    home = os.environ.get(_HOME)
+    home = os.environ.get("SPARK_HOME")
     if not home:
         installed = find_spec("pyspark")
         if installed is None or installed.origin is None:
@@ -51,30 +51,30 @@ def add_compiled_modules(archive: Path) -> int:
     Raises
     ------
     OptionError
-        ARCHIVE_UNWRITABLE: this user may not write to the archive's folder.
+        ARCHIVE_UNWRITABLE: for example, this user may not write to the archive's folder.
     """
-    try:
-        descriptor, copy = tempfile.mkstemp(prefix=f".{archive.name}-", dir=archive.parent)
-    except OSError as problem:
-        raise OptionError("ARCHIVE_UNWRITABLE", archive=archive, reason=problem.strerror) from problem
-    os.close(descriptor)
-    try:
-        shutil.copy(archive, copy)
-        count = _append(Path(copy), archive)
-        with open(copy, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(copy, archive)
-    except BaseException:
-        os.unlink(copy)
-        raise
+    folder = LocalFiles(str(archive.parent))
+    with _naming(archive):
+        whole = io.BytesIO(folder.read(archive.name))
+    count = _append(whole, archive)
+    with _naming(archive):
+        folder.put(archive.name, whole.getvalue())
     return count
 
 
-def _append(copy: Path, archive: Path) -> int:
-    """Append the compiled modules to a copy of the archive. Of two modules with one name, Python takes the last."""
+@contextmanager
+def _naming(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise OptionError("ARCHIVE_UNWRITABLE", archive=archive, reason=problem.strerror) from problem
+
+
+def _append(whole: BinaryIO, archive: Path) -> int:
+    """Append the compiled modules to the archive's content. Of two modules with one name, Python takes the last."""
     count = 0
     with (
-        zipfile.ZipFile(copy, "a", zipfile.ZIP_DEFLATED) as modules,
+        zipfile.ZipFile(whole, "a", zipfile.ZIP_DEFLATED) as modules,
         tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(),
     ):
