@@ -119,9 +119,7 @@ def read(
         assert isinstance(consumer, MessageConsumer if objects else NativeConsumer)
         for number in range(PARTITIONS):
             at = Partition(topic, number)
-            marks = wait_until(
-                partial(consumer.watermarks, at), "the topic's leader"
-            )  # of a topic that is just created
+            marks = wait_until(partial(consumer.watermarks, at), "the leader of a topic that is just created")
             assert marks is not None
             wanted = OffsetRange(at, start, marks[1] if end is None else end)
             batches = [records.to_batch(columns) for records in fetch(consumer, [wanted])] if len(wanted) else []

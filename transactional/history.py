@@ -112,9 +112,8 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str, open_pa
     key = asked.store_key(route)
     runs = [run for _, run in sorted(ledger.runs.items()) if run.store_key(route) == key]
     newest_here, last = ledger.newest_at(asked, route), ledger.newest_run
-    is_copy = (
-        not newest_here and last is not None and last.sink == asked.sink
-    )  # perhaps a copy of the newest run's store
+    # Perhaps this store is a copy of the newest run's.
+    is_copy = not newest_here and last is not None and last.sink == asked.sink
     history = History(
         queryId,
         ledger.position,

@@ -109,7 +109,7 @@ def test_what_another_release_of_python_compiled_is_compiled_again(archive: Path
 
 def test_an_archive_that_can_not_be_replaced_is_named_and_stays(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError) as refused:
-        add_compiled_modules(Path("/proc/pyspark.zip"))  # nobody may write there, root neither
+        add_compiled_modules(Path("/proc/pyspark.zip"))  # no user can create a file there, not even root
     assert refused.value.condition == "ARCHIVE_UNWRITABLE"
     before, names = archive.read_bytes(), sorted(os.listdir(archive.parent))
     monkeypatch.setattr("zipfile.ZipFile.write", lambda *_: os.stat("/no/disk/left"))

@@ -53,13 +53,8 @@ SAID = {
 
 
 def test_the_table_has_every_command() -> None:
-    assert {line.partition(" HERE")[0] for line in SAID} == set(COMMANDS) - {
-        "run",
-        "serve",
-        "inject",
-        "offsets",
-        "compile-pyspark",
-    }
+    without_one = {"serve", "inject", "offsets", "compile-pyspark"}
+    assert {line.partition(" HERE")[0] for line in SAID} == set(COMMANDS) - without_one
 
 
 @pytest.mark.parametrize("command", SAID)
