@@ -69,6 +69,19 @@ def test_each_module_is_imported_from_its_compiled_file_once_the_command_has_run
     assert (status, document["status"]) == (0, "nothing to do")
 
 
+def test_the_tests_of_pyspark_are_not_listed_any_more(archive: Path) -> None:
+    """Each Python process reads the whole list many times."""
+    tests = ("pyspark/tests/", "pyspark/sql/tests/test_types.py")
+    with zipfile.ZipFile(archive, "a") as written:
+        for name in tests:
+            written.writestr(name, "")
+        assert {*written.namelist()} == {*SOURCES, *tests}
+    add_compiled_modules(archive)
+    compiled = {f"{name}c" for name in SOURCES if name.endswith(".py") and "tomorrow" not in name}
+    with zipfile.ZipFile(archive) as opened:
+        assert sorted(opened.namelist()) == sorted({*SOURCES} | compiled)
+
+
 def test_a_traceback_shows_the_source_as_before(archive: Path) -> None:
     program = (
         "import traceback, pyspark.worker\ntry: pyspark.worker.main()\nexcept ValueError: print(traceback.format_exc())"
@@ -105,6 +118,8 @@ def test_what_another_release_of_python_compiled_is_compiled_again(archive: Path
     add_compiled_modules(archive)
     assert has_compiled_modules(archive)
     assert run(archive, program) == f"{archive}/pyspark/worker.pyc\n"
+    with zipfile.ZipFile(archive) as opened:
+        assert len(opened.namelist()) == len({*opened.namelist()})
 
 
 def test_an_archive_that_can_not_be_replaced_is_named_and_stays(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ class Answers:
 
         if code != NONE:
             return fail(code)
-        if found is not None and (name in broker.pending or found.state.startswith("Prepare")):
+        if name in broker.pending or (found is not None and found.state.startswith("Prepare")):
             return fail(CONCURRENT)
         if found is not None and found.state == "Ongoing":
             self._cluster.note_if_late()

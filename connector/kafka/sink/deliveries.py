@@ -24,12 +24,22 @@ __all__ = [
     "not_queued",
     "raise_cause",
     "serve",
+    "wait_for",
     "write_error",
     "wrong_partition",
 ]
 
-FLUSH_SECONDS: Final = 0.25
-"""How long each wait for deliveries lasts. After each wait, the sink checks whether a row was refused."""
+FLUSH_SECONDS: Final = 0.05
+"""How long the sink first waits for deliveries at the end of its rows. A small micro-batch needs no more."""
+
+PUSH_SECONDS: Final = 0.002
+"""How long each later flush lasts: enough for librdkafka's threads to notice it."""
+
+STEP_SECONDS: Final = 0.002
+"""How often the sink looks whether rows were delivered."""
+
+QUIET_SECONDS: Final = 0.05
+"""After this time without a delivery, the sink flushes again."""
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
@@ -134,16 +144,49 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
 
 
 def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
-    """Wait until every queued row is delivered, and return 0. If the deadline passes first, return how many are not delivered.
+    """Wait until every queued row is delivered, and return 0. If the deadline passes first, return how many are not delivered."""
+    serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
+    deliveries.check()
+    return wait_for(producer, deliveries, lambda waiting: not waiting, deadline)
+
+
+def wait_for(
+    producer: Producer | ArrowProducer,
+    deliveries: Deliveries,
+    enough: Callable[[int], bool],
+    deadline: Deadline | None = None,
+) -> int:
+    """Wait until enough rows are delivered, or the deadline passes. Return how many rows are not delivered.
 
     The function waits in short steps. If a row is refused, librdkafka sends no more rows of the transaction. A single long wait
     would then last until the unsent rows time out.
+
+    After each delivery, a short flush makes librdkafka send the rows that are next. One long flush would do this, too, but
+    during a flush librdkafka's threads (2.16) do not sleep: while a partition's request is unanswered and more of its rows wait,
+    they ask the socket again and again.
+
+    Parameters
+    ----------
+    producer : confluent_kafka.Producer or ArrowProducer
+    deliveries : Deliveries
+    enough : Callable
+        Takes the number of rows that are not delivered.
+    deadline : Deadline, optional
     """
-    while True:
-        waiting = serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
+    waiting, quiet = len(producer), QUIET_SECONDS
+    while not enough(waiting) and not (deadline is not None and deadline.passed()):
+        before = waiting
+        if quiet >= QUIET_SECONDS:
+            quiet = 0.0
+            serve(lambda: producer.flush(PUSH_SECONDS), deliveries)
+        else:
+            quiet += STEP_SECONDS
+            serve(lambda: producer.poll(STEP_SECONDS), deliveries)
         deliveries.check()
-        if not waiting or (deadline is not None and deadline.passed()):
-            return waiting
+        waiting = len(producer)
+        if waiting < before:
+            quiet = QUIET_SECONDS
+    return waiting
 
 
 def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,12 +10,12 @@ from connector.kafka.client.topics import is_topic_name
 from connector.kafka.native.producer import ArrowProducer
 from connector.kafka.sink.deliveries import (
     Deliveries,
-    deliver,
     no_topic,
     no_topic_name,
     not_queued,
     raise_cause,
     serve,
+    wait_for,
     write_error,
     wrong_partition,
 )
@@ -41,9 +42,8 @@ CHUNK_ROWS: Final = 10_000
 CHUNK_BYTES: Final = 32 << 20
 """The largest number of bytes per call. Rows are copied into Python objects and into librdkafka; this limits the copies."""
 
-QUEUED_BYTES: Final = 256 << 20
-"""When this many bytes were queued since the queue was last empty, wait until it is empty. If the user sets a lower
-buffer.memory, that value is the limit."""
+QUEUED_BYTES: Final = 64 << 20
+"""The largest number of bytes that wait for delivery. If the user sets a lower buffer.memory, that value is the limit."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's default of queue.buffering.max.messages."""
@@ -98,7 +98,7 @@ class RowWriter:
     queue_rows : int
         The producer's queue.buffering.max.messages; 0 means no limit.
     queue_bytes : int
-        When this many bytes were queued since the queue was last empty, wait until it is empty.
+        The largest number of bytes that wait for delivery. A single larger row waits alone.
     check_topic : Callable[[str], None], optional
         Called once with each topic that a row names, before a row for it is queued, because a producer's first request for a
         topic can make brokers create it.
@@ -119,7 +119,7 @@ class RowWriter:
         self._topic = topic
         self._queue_rows = queue_rows or DEFAULT_QUEUE_ROWS
         self._queue_bytes = queue_bytes
-        self._bytes_since_empty = 0
+        self._waiting = _Waiting()
 
     def write(self, producer: Producer | ArrowProducer, batch: pa.RecordBatch, deliveries: Deliveries) -> None:
         """Queue a batch's rows, and return before they are delivered."""
@@ -156,20 +156,19 @@ class RowWriter:
 
     def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
-        rows = max(1, min(CHUNK_ROWS, min(CHUNK_BYTES, self._queue_bytes) // row_bytes, self._queue_rows // 2))
+        # Half of the queue: one chunk is delivered while the next one is read.
+        rows = max(1, min(CHUNK_ROWS, min(CHUNK_BYTES, self._queue_bytes // 2) // row_bytes, self._queue_rows // 2))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
     def _make_room(self, producer: Producer | ArrowProducer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
         # If the queue is full, a batch call drops rows from the middle of the batch, which breaks their order.
-        room = self._queue_rows - chunk.num_rows
-        while len(producer) > room:
-            serve(lambda: producer.poll(POLL_SECONDS), deliveries)
-            deliveries.check()
-        self._bytes_since_empty += chunk.nbytes
-        if self._bytes_since_empty > self._queue_bytes:
-            deliver(producer, deliveries)
-            self._bytes_since_empty = chunk.nbytes
+        wait_for(producer, deliveries, lambda waiting: self._has_room(waiting, chunk))
+        self._waiting.add(chunk)
+
+    def _has_room(self, waiting: int, chunk: pa.RecordBatch) -> bool:
+        size = self._waiting.bytes_of(waiting) + chunk.nbytes
+        return not waiting or (waiting + chunk.num_rows <= self._queue_rows and size <= self._queue_bytes)
 
     def _needs_rows(self, chunk: pa.RecordBatch) -> bool:
         # The batch call drops headers without an error.
@@ -250,6 +249,23 @@ class RowWriter:
         if any(not topic for topic in topics):
             raise no_topic()
         return topics
+
+
+class _Waiting:
+    """The bytes that wait for delivery. The producer counts only rows, so it is assumed that older rows are delivered first."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[tuple[int, int]] = deque()  # rows and bytes of each
+
+    def add(self, chunk: pa.RecordBatch) -> None:
+        self._chunks.append((chunk.num_rows, chunk.nbytes))
+
+    def bytes_of(self, rows: int) -> int:
+        """Return the size of the chunks that contain the last `rows` rows, and forget all other chunks."""
+        delivered = sum(count for count, _ in self._chunks) - rows
+        while self._chunks and self._chunks[0][0] <= delivered:
+            delivered -= self._chunks.popleft()[0]
+        return sum(size for _, size in self._chunks)
 
 
 def _as_bytes(chunk: pa.RecordBatch, name: str) -> list[bytes | None]:

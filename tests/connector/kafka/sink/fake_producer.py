@@ -19,6 +19,8 @@ class FakeProducer:
     ----------
     limit : int
         Rows that its queue holds; `flush` empties it, and a `poll` that waits.
+    delivers : int, optional
+        The rows that each of them delivers instead of all.
     on_delivery : Callable, optional
         Called inside `poll` and `flush` with what was refused.
 
@@ -33,10 +35,10 @@ class FakeProducer:
     fails : list[str]
         What the next calls of `produce`, `poll`, `flush` and the transaction raise, in order.
     stays : int
-        Rows that no `flush` delivers, which moves `clock`.
+        Rows that nothing delivers; waiting for them moves `clock`.
     """
 
-    def __init__(self, limit: int = 100_000, on_delivery: Report | None = None) -> None:
+    def __init__(self, limit: int = 100_000, on_delivery: Report | None = None, delivers: int | None = None) -> None:
         self.rows: list[tuple[str, Any]] = []
         self.calls: list[str] = []
         self.most = 0
@@ -51,14 +53,17 @@ class FakeProducer:
         self.on_delivery = on_delivery
         self.settings: dict[str, Any] = {}
         self._limit, self._queued = limit, 0
+        self._delivers = delivers
 
     def __len__(self) -> int:
-        return self._queued
+        return max(self._queued, self.stays)
 
     def poll(self, timeout: float) -> int:
         self._fail()
+        if self.stays:
+            self.clock.advance(timeout)
         if timeout:  # a broker takes time
-            self._queued = 0
+            self._queued = 0 if self._delivers is None else max(0, self._queued - self._delivers)
         rejected, self.rejected = self.rejected, []
         for name, value, partition in rejected:
             message = Message(topic="out", partition=partition, value=value)
@@ -68,10 +73,8 @@ class FakeProducer:
 
     def flush(self, timeout: float) -> int:
         self.calls.append("flush")
-        if self.stays:
-            self.clock.advance(timeout)
         self.poll(timeout)
-        return self.stays
+        return len(self)
 
     def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
         self.calls.append("produce_batch")

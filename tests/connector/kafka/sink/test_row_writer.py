@@ -152,7 +152,7 @@ def test_the_queue_is_never_overfilled_and_the_order_kept(limit: int) -> None:
 
 def test_large_rows_go_in_small_chunks() -> None:
     producer = written(pa.schema([("value", pa.binary())]), "out", {"value": [b"x" * 1_000_000] * 100})
-    assert len(producer.calls) == 4
+    assert producer.calls.count("produce_batch") == 4
     assert len(written(pa.schema([("value", pa.binary())]), "out", {"value": [b"x"] * 3 * CHUNK_ROWS}).calls) == 3
 
 
@@ -307,14 +307,15 @@ def test_a_producer_that_has_failed_for_good_names_the_first_cause(name: str) ->
         writing(producer, schema, {"value": ["a"], "partition": [0]})
 
 
-def test_rows_that_were_queued_are_delivered_before_more_bytes_than_allowed_wait() -> None:
-    producer = FakeProducer()
+@pytest.mark.parametrize(("rows", "size", "most"), [(4, 100_000, 8), (1, 400_000, 2), (1, 3_000_000, 1)])
+def test_no_more_bytes_wait_than_allowed_and_one_larger_row_waits_alone(rows: int, size: int, most: int) -> None:
+    producer = FakeProducer(delivers=1)
     schema = pa.schema([("value", pa.binary())])
     writer = RowWriter(schema, "out", queue_bytes=1_000_000)
     for _ in range(5):
-        rows = pa.RecordBatch.from_pydict({"value": [b"x" * 100_000] * 4}, schema=schema)
-        writer.write(producer, rows, Deliveries())  # type: ignore[arg-type]
-    assert producer.calls.count("flush") == 2
+        writer.write(producer, pa.RecordBatch.from_pydict({"value": [b"x" * size] * rows}, schema=schema), Deliveries())  # type: ignore[arg-type]
+    assert producer.most == most
+    assert len(producer.rows) == 5 * rows
 
 
 def test_delivery_ends_at_its_deadline_and_says_how_many_rows_wait() -> None:
@@ -322,6 +323,18 @@ def test_delivery_ends_at_its_deadline_and_says_how_many_rows_wait() -> None:
     producer.stays = 4
     assert deliver(producer, Deliveries(), Deadline(2.0, producer.clock)) == 4  # type: ignore[arg-type]
     assert producer.clock.passed >= 2.0
+
+
+def test_the_sink_asks_for_the_next_rows_after_each_delivery_and_seldom_in_between() -> None:
+    """During a flush, librdkafka's threads do not sleep."""
+    producer = FakeProducer(delivers=1)
+    producer.produce_batch("out", [{}] * 20)
+    assert deliver(producer, Deliveries()) == 0  # type: ignore[arg-type]
+    assert producer.calls.count("flush") == 20
+    producer = FakeProducer()
+    producer.stays = 1
+    assert deliver(producer, Deliveries(), Deadline(1.0, producer.clock)) == 1  # type: ignore[arg-type]
+    assert 10 < producer.calls.count("flush") <= 20
 
 
 # -- headers ------------------------------------------------------------------------------------------------------------
