@@ -12,9 +12,10 @@ def compile_pyspark(report: Report) -> None:
     """To start queries faster: compile PySpark once for all Python processes that Spark starts.
 
     Spark's Python processes import PySpark from the archives in python/lib, which contain only source code. So each process
-    compiles PySpark when it starts, which takes about 0.4 seconds. The command adds the compiled modules to the archives.
-    Run it with the Python of Spark's workers, once for each installation of PySpark, for example when you build an image. It
-    uses the Spark in the environment variable SPARK_HOME, otherwise the installed PySpark. Running queries are not disturbed.
+    compiles PySpark when it starts, which takes about 0.4 seconds. The command adds the compiled modules to the archives. It
+    also removes PySpark's own tests from the directories of the archives, which each process reads many times. Run the command
+    with the Python of Spark's workers, once for each installation of PySpark, for example when you build an image. It uses the
+    Spark in the environment variable SPARK_HOME, otherwise the installed PySpark. Running queries are not disturbed.
     """
     from connector.spark.archives import add_compiled_modules, archives, has_compiled_modules
 
