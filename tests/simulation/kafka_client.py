@@ -218,6 +218,8 @@ class _Producer:
         return sum(map(len, self._queue))
 
     def poll(self, timeout: float) -> int:
+        if timeout and len(self):
+            self._world.sleep(timeout)
         return 0
 
     def purge(self, **_: Any) -> None:

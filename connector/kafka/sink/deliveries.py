@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.errors import missing_right
@@ -33,13 +34,14 @@ FLUSH_SECONDS: Final = 0.05
 """How long the sink first waits for deliveries at the end of its rows. A small micro-batch needs no more."""
 
 PUSH_SECONDS: Final = 0.002
-"""How long each later flush lasts: enough for librdkafka's threads to notice it."""
+"""How long the flush after a delivery lasts: enough for librdkafka's threads to notice it."""
+
+LONG_PUSH_SECONDS: Final = 0.01
+"""The same if nothing was delivered for a while: perhaps the machine is busy, and they did not notice it."""
 
 STEP_SECONDS: Final = 0.002
-"""How often the sink looks whether rows were delivered."""
-
-QUIET_SECONDS: Final = 0.05
-"""After this time without a delivery, the sink flushes again."""
+LONGEST_STEP_SECONDS: Final = 0.064
+"""How often the sink looks whether rows were delivered: first and last. Each time, it waits twice as long."""
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
@@ -173,19 +175,19 @@ def wait_for(
         Takes the number of rows that are not delivered.
     deadline : Deadline, optional
     """
-    waiting, quiet = len(producer), QUIET_SECONDS
+    waiting, step = len(producer), 0.0
     while not enough(waiting) and not (deadline is not None and deadline.passed()):
         before = waiting
-        if quiet >= QUIET_SECONDS:
-            quiet = 0.0
-            serve(lambda: producer.flush(PUSH_SECONDS), deliveries)
+        if not step or step > LONGEST_STEP_SECONDS:
+            serve(partial(producer.flush, LONG_PUSH_SECONDS if step else PUSH_SECONDS), deliveries)
+            step = LONGEST_STEP_SECONDS if step else STEP_SECONDS
         else:
-            quiet += STEP_SECONDS
-            serve(lambda: producer.poll(STEP_SECONDS), deliveries)
+            serve(partial(producer.poll, step), deliveries)
+            step *= 2
         deliveries.check()
         waiting = len(producer)
         if waiting < before:
-            quiet = QUIET_SECONDS
+            step = 0.0
     return waiting
 
 

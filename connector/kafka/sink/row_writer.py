@@ -43,7 +43,10 @@ CHUNK_BYTES: Final = 32 << 20
 """The largest number of bytes per call. Rows are copied into Python objects and into librdkafka; this limits the copies."""
 
 QUEUED_BYTES: Final = 64 << 20
-"""The largest number of bytes that wait for delivery. If the user sets a lower buffer.memory, that value is the limit."""
+"""About how many bytes wait for delivery at most. If the user sets a lower buffer.memory, that value is the limit."""
+
+MOST_QUEUES: Final = 4
+"""When this many times the limit was queued since no row waited, wait until no row waits."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's default of queue.buffering.max.messages."""
@@ -98,7 +101,7 @@ class RowWriter:
     queue_rows : int
         The producer's queue.buffering.max.messages; 0 means no limit.
     queue_bytes : int
-        The largest number of bytes that wait for delivery. A single larger row waits alone.
+        About how many bytes wait for delivery at most. A single larger row waits alone.
     check_topic : Callable[[str], None], optional
         Called once with each topic that a row names, before a row for it is queued, because a producer's first request for a
         topic can make brokers create it.
@@ -167,8 +170,10 @@ class RowWriter:
         self._waiting.add(chunk)
 
     def _has_room(self, waiting: int, chunk: pa.RecordBatch) -> bool:
-        size = self._waiting.bytes_of(waiting) + chunk.nbytes
-        return not waiting or (waiting + chunk.num_rows <= self._queue_rows and size <= self._queue_bytes)
+        limit, size = self._queue_bytes, self._waiting.bytes_of(waiting) + chunk.nbytes
+        longest = self._waiting.since_empty + chunk.nbytes
+        fits = size <= limit and longest <= MOST_QUEUES * limit
+        return not waiting or (waiting + chunk.num_rows <= self._queue_rows and fits)
 
     def _needs_rows(self, chunk: pa.RecordBatch) -> bool:
         # The batch call drops headers without an error.
@@ -252,20 +257,36 @@ class RowWriter:
 
 
 class _Waiting:
-    """The bytes that wait for delivery. The producer counts only rows, so it is assumed that older rows are delivered first."""
+    """The bytes that wait for delivery. The producer counts only rows, so it is assumed that older rows are delivered first.
+
+    Attributes
+    ----------
+    since_empty : int
+        The bytes that were queued since no row waited. They limit the error of the assumption: a leader that does not answer
+        may hold the largest rows.
+    """
 
     def __init__(self) -> None:
         self._chunks: deque[tuple[int, int]] = deque()  # rows and bytes of each
+        self._rows = self._bytes = self.since_empty = 0
 
     def add(self, chunk: pa.RecordBatch) -> None:
+        self._count(chunk.num_rows, chunk.nbytes)
         self._chunks.append((chunk.num_rows, chunk.nbytes))
+        self.since_empty += chunk.nbytes
 
     def bytes_of(self, rows: int) -> int:
         """Return the size of the chunks that contain the last `rows` rows, and forget all other chunks."""
-        delivered = sum(count for count, _ in self._chunks) - rows
-        while self._chunks and self._chunks[0][0] <= delivered:
-            delivered -= self._chunks.popleft()[0]
-        return sum(size for _, size in self._chunks)
+        while self._chunks and self._rows - self._chunks[0][0] >= rows:
+            count, size = self._chunks.popleft()
+            self._count(-count, -size)
+        if not rows:
+            self.since_empty = 0
+        return self._bytes
+
+    def _count(self, rows: int, size: int) -> None:
+        self._rows += rows
+        self._bytes += size
 
 
 def _as_bytes(chunk: pa.RecordBatch, name: str) -> list[bytes | None]:

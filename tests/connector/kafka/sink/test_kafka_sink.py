@@ -78,10 +78,10 @@ def test_a_task_opens_a_transaction_under_its_id_and_learns_its_epoch(cluster: F
 @pytest.mark.parametrize(
     ("option", "value", "lingers", "in_flight"),
     [
-        ("kafka.client.id", "c", 5_000, "2"),
+        ("kafka.client.id", "c", 60_000, "2"),
         ("kafka.transaction.timeout.ms", "1000", 500, "2"),
         ("kafka.linger.ms", "20", "20", "2"),
-        ("kafka.max.in.flight.requests.per.connection", "5", 5_000, "5"),
+        ("kafka.max.in.flight.requests.per.connection", "5", 60_000, "5"),
     ],
 )
 def test_rows_wait_for_a_full_batch_because_the_sink_asks_for_what_is_left(

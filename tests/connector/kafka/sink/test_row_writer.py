@@ -318,6 +318,31 @@ def test_no_more_bytes_wait_than_allowed_and_one_larger_row_waits_alone(rows: in
     assert len(producer.rows) == 5 * rows
 
 
+def test_large_rows_of_a_leader_that_does_not_answer_are_limited_too() -> None:
+    """The producer counts rows: the estimate takes the rows that wait for the newest ones."""
+    producer = FakeProducer()
+    producer.stays = 3
+    schema = pa.schema([("value", pa.binary())])
+    writer = RowWriter(schema, "out", queue_bytes=1_000_000)
+
+    class Stuck(Exception):
+        pass
+
+    def check() -> None:
+        if producer.clock.passed > 100:
+            raise Stuck
+
+    deliveries, written = Deliveries(), 0
+    deliveries.check = check  # type: ignore[method-assign]
+    with pytest.raises(Stuck):
+        for number in range(1000):
+            size = 10_000 if number % 2 else 100_000
+            batch = pa.RecordBatch.from_pydict({"value": [b"x" * size]}, schema=schema)
+            writer.write(producer, batch, deliveries)  # type: ignore[arg-type]
+            written += batch.nbytes
+    assert written <= 4_000_000
+
+
 def test_delivery_ends_at_its_deadline_and_says_how_many_rows_wait() -> None:
     producer = FakeProducer()
     producer.stays = 4
