@@ -146,7 +146,7 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
 
 
 def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
-    """Wait until every queued row is delivered, and return 0. If the deadline passes first, return how many are not delivered."""
+    """Wait until every queued row is delivered, and return 0. If the deadline passes first, return how many are not."""
     serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
     deliveries.check()
     return wait_for(producer, deliveries, lambda waiting: not waiting, deadline)
@@ -163,9 +163,9 @@ def wait_for(
     The function waits in short steps. If a row is refused, librdkafka sends no more rows of the transaction. A single long wait
     would then last until the unsent rows time out.
 
-    After each delivery, a short flush makes librdkafka send the rows that are next. One long flush would do this, too, but
-    during a flush librdkafka's threads (2.16) do not sleep: while a partition's request is unanswered and more of its rows wait,
-    they ask the socket again and again.
+    After each delivery, a short flush makes librdkafka send the rows that are next. One long flush would also do this, but
+    during a flush librdkafka's threads (2.16) do not sleep: while a partition's request is unanswered and more of its rows
+    wait, they ask the socket again and again.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pyarrow as pa
@@ -334,13 +335,13 @@ def test_large_rows_of_a_leader_that_does_not_answer_are_limited_too() -> None:
 
     deliveries, written = Deliveries(), 0
     deliveries.check = check  # type: ignore[method-assign]
-    with pytest.raises(Stuck):
+    with contextlib.suppress(Stuck):
         for number in range(1000):
             size = 10_000 if number % 2 else 100_000
             batch = pa.RecordBatch.from_pydict({"value": [b"x" * size]}, schema=schema)
             writer.write(producer, batch, deliveries)  # type: ignore[arg-type]
             written += batch.nbytes
-    assert written <= 4_000_000
+    assert 3_000_000 < written <= 4_000_000
 
 
 def test_delivery_ends_at_its_deadline_and_says_how_many_rows_wait() -> None:
