@@ -58,10 +58,6 @@ ROLLBACK_SECONDS: Final = 5.0
 ABANDONED_AT_MOST: Final = 8
 """The largest number of producers that a process keeps because their abort failed. Each has a few threads."""
 
-LINGER_MS: Final = 60_000
-"""How long a transaction's rows wait for others that fill their batch: they are invisible anyway, and `prepare` does not wait
-for this time. With a short time, librdkafka's threads do not sleep while a request is unanswered (`deliveries.wait_for`)."""
-
 DEFAULT_MESSAGE_SECONDS: Final = 300.0
 """Time limit of a row's delivery with at-least-once, which has no transaction timeout. It is librdkafka's default."""
 
@@ -213,7 +209,6 @@ def make_producer(
 
     client, deliveries = settings.client, transaction.deliveries
     configuration = {
-        **({"linger.ms": min(LINGER_MS, transaction.timeout_ms // 2)} if transaction.name else {}),
         **client.for_librdkafka(),
         **more,
         "message.timeout.ms": transaction.timeout_ms,

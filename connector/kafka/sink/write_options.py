@@ -36,7 +36,7 @@ WRITE_DEFAULTS: Mapping[str, str] = {
     # A new producer waits for these times when it starts. Its init takes 63 ms with 100 ms each, and 18 ms with these values.
     "retry.backoff.ms": "10",
     "reconnect.backoff.ms": "10",
-    # With the default of 5, librdkafka's threads do not sleep while they wait for answers (`deliveries.wait_for`).
+    # With the default of 5, librdkafka's threads seldom sleep while they wait for answers (`deliveries.wait_for`).
     "max.in.flight.requests.per.connection": "2",
     "client.id": "barrier-kafka",
 }

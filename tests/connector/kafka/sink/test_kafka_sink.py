@@ -73,24 +73,7 @@ def test_a_task_opens_a_transaction_under_its_id_and_learns_its_epoch(cluster: F
     assert producer.calls[-2:] == ["init", "begin"]
     assert producer.settings["transaction.timeout.ms"] == producer.settings["message.timeout.ms"] == 900_000
     assert producer.settings["delivery.report.only.error"] is True
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "lingers", "in_flight"),
-    [
-        ("kafka.client.id", "c", 60_000, "2"),
-        ("kafka.transaction.timeout.ms", "1000", 500, "2"),
-        ("kafka.linger.ms", "20", "20", "2"),
-        ("kafka.max.in.flight.requests.per.connection", "5", 60_000, "5"),
-    ],
-)
-def test_rows_wait_for_a_full_batch_because_the_sink_asks_for_what_is_left(
-    cluster: FakeCluster, option: str, value: str, lingers: int | str, in_flight: str
-) -> None:
-    sink(**{option: value}).beginTransaction(context())
-    [producer] = cluster.producers
-    assert producer.settings["linger.ms"] == lingers
-    assert producer.settings["max.in.flight.requests.per.connection"] == in_flight
+    assert producer.settings["max.in.flight.requests.per.connection"] == "2"
 
 
 def test_an_id_with_an_open_transaction_is_left_alone(cluster: FakeCluster) -> None:
