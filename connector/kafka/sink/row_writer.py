@@ -42,11 +42,11 @@ CHUNK_ROWS: Final = 10_000
 CHUNK_BYTES: Final = 32 << 20
 """The largest number of bytes per call. Rows are copied into Python objects and into librdkafka; this limits the copies."""
 
-QUEUED_BYTES: Final = 64 << 20
-"""About how many bytes wait for delivery at most. If the user sets a lower buffer.memory, that value is the limit."""
+QUEUED_BYTES: Final = 256 << 20
+"""The largest number of bytes that wait for delivery. If the user sets a lower buffer.memory, that value is the limit."""
 
-MOST_QUEUES: Final = 4
-"""When this many times the limit was queued since no row waited, wait until no row waits."""
+USUAL_PART: Final = 4
+"""Usually, this part (1/4) of the limit waits. The size of what waits is only an estimate, see `_Waiting`."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's default of queue.buffering.max.messages."""
@@ -101,7 +101,7 @@ class RowWriter:
     queue_rows : int
         The producer's queue.buffering.max.messages; 0 means no limit.
     queue_bytes : int
-        About how many bytes wait for delivery at most. A single larger row waits alone.
+        The largest number of bytes that wait for delivery. A single larger row waits alone.
     check_topic : Callable[[str], None], optional
         Called once with each topic that a row names, before a row for it is queued, because a producer's first request for a
         topic can make brokers create it.
@@ -159,8 +159,9 @@ class RowWriter:
 
     def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
-        # Half of the queue: one chunk is delivered while the next one is read.
-        rows = max(1, min(CHUNK_ROWS, min(CHUNK_BYTES, self._queue_bytes // 2) // row_bytes, self._queue_rows // 2))
+        # Half of what usually waits: one chunk is delivered while the next one is read.
+        most = min(CHUNK_BYTES, self._queue_bytes // USUAL_PART // 2)
+        rows = max(1, min(CHUNK_ROWS, most // row_bytes, self._queue_rows // 2))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
@@ -170,9 +171,8 @@ class RowWriter:
         self._waiting.add(chunk)
 
     def _has_room(self, waiting: int, chunk: pa.RecordBatch) -> bool:
-        limit, size = self._queue_bytes, self._waiting.bytes_of(waiting) + chunk.nbytes
-        longest = self._waiting.since_empty + chunk.nbytes
-        fits = size <= limit and longest <= MOST_QUEUES * limit
+        usual = self._waiting.bytes_of(waiting) + chunk.nbytes <= self._queue_bytes // USUAL_PART
+        fits = usual and self._waiting.since_empty + chunk.nbytes <= self._queue_bytes
         return not waiting or (waiting + chunk.num_rows <= self._queue_rows and fits)
 
     def _needs_rows(self, chunk: pa.RecordBatch) -> bool:
@@ -262,8 +262,8 @@ class _Waiting:
     Attributes
     ----------
     since_empty : int
-        The bytes that were queued since no row waited. They limit the error of the assumption: a leader that does not answer
-        may hold the largest rows.
+        The bytes that were queued since no row waited. No more than these wait, also if the assumption is wrong: a leader that
+        does not answer may hold the largest rows.
     """
 
     def __init__(self) -> None:

@@ -312,7 +312,7 @@ def test_a_producer_that_has_failed_for_good_names_the_first_cause(name: str) ->
 def test_no_more_bytes_wait_than_allowed_and_one_larger_row_waits_alone(rows: int, size: int, most: int) -> None:
     producer = FakeProducer(delivers=1)
     schema = pa.schema([("value", pa.binary())])
-    writer = RowWriter(schema, "out", queue_bytes=1_000_000)
+    writer = RowWriter(schema, "out", queue_bytes=4_000_000)
     for _ in range(5):
         writer.write(producer, pa.RecordBatch.from_pydict({"value": [b"x" * size] * rows}, schema=schema), Deliveries())  # type: ignore[arg-type]
     assert producer.most == most
@@ -324,7 +324,7 @@ def test_large_rows_of_a_leader_that_does_not_answer_are_limited_too() -> None:
     producer = FakeProducer()
     producer.stays = 3
     schema = pa.schema([("value", pa.binary())])
-    writer = RowWriter(schema, "out", queue_bytes=1_000_000)
+    writer = RowWriter(schema, "out", queue_bytes=4_000_000)
 
     class Stuck(Exception):
         pass
