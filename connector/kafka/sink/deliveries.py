@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -175,20 +175,27 @@ def wait_for(
         Takes the number of rows that are not delivered.
     deadline : Deadline, optional
     """
-    waiting, step = len(producer), 0.0
+    waiting, steps = len(producer), _steps(producer)
     while not enough(waiting) and not (deadline is not None and deadline.passed()):
         before = waiting
-        if not step or step > LONGEST_STEP_SECONDS:
-            serve(partial(producer.flush, LONG_PUSH_SECONDS if step else PUSH_SECONDS), deliveries)
-            step = LONGEST_STEP_SECONDS if step else STEP_SECONDS
-        else:
-            serve(partial(producer.poll, step), deliveries)
-            step *= 2
+        serve(next(steps), deliveries)
         deliveries.check()
         waiting = len(producer)
         if waiting < before:
-            step = 0.0
+            steps = _steps(producer)
     return waiting
+
+
+def _steps(producer: Producer | ArrowProducer) -> Iterator[Callable[[], int]]:
+    """Yield the calls that wait for the next delivery, one after the other."""
+    yield partial(producer.flush, PUSH_SECONDS)
+    seconds = STEP_SECONDS
+    while True:
+        yield partial(producer.poll, seconds)
+        if seconds < LONGEST_STEP_SECONDS:
+            seconds *= 2
+        else:
+            yield partial(producer.flush, LONG_PUSH_SECONDS)
 
 
 def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:
