@@ -94,4 +94,5 @@ def _append(whole: BinaryIO, archive: Path) -> int:
 
 
 def _is_kept(name: str) -> bool:
-    return not name.endswith(".pyc") and "tests" not in name.split("/")
+    package, *more = name.split("/")
+    return not name.endswith(".pyc") and not (package == "pyspark" and "tests" in more)

@@ -23,12 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from integration.benchmarks.accounts import ProcessTree
-from integration.benchmarks.contests import CONTESTS, COPY
+from integration.benchmarks.contests import CONTESTS, COPY, SPARK
 from integration.benchmarks.copies import Copies, Input
 from integration.broker import Cluster
 
 INTERVAL = 0.1
-WHO = ("ours", "Spark's own, at-least-once")
 KINDS: Sequence[tuple[str, str, str]] = (
     ("java", r"Executor task", "JVM: tasks"),
     ("java", r"stream execut", "JVM: the query's own thread"),
@@ -104,13 +103,14 @@ def main() -> int:
     """Run both, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.threads", description=__doc__)
     parser.add_argument("--rows", type=int, default=6_000_000)
-    parser.add_argument("--who", nargs="+", default=WHO, help="contestants whose names begin with one of these")
+    parser.add_argument("--who", default="", help="contestants whose names contain this")
     parser.add_argument("--size", type=int, default=100, help="bytes of a row's value")
     parser.add_argument("--settle", type=float, default=180)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
     rows, warm = Input("input", given.rows, given.size), Input("warm", max(given.rows // 4, 1000), given.size)
-    contestants = [each for each in CONTESTS[COPY] if each.name.startswith(tuple(given.who))]
+    there = [*(each for each in CONTESTS[COPY] if each.name.startswith("ours")), SPARK]
+    contestants = [each for each in there if given.who in each.name]
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
         watched = Copies(cluster, Path(folder)).watched(contestants, rows, warm, given.settle, ThreadTimes)
     found = {name: times.seconds for name, times in watched.items()}

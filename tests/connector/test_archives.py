@@ -76,10 +76,11 @@ def test_the_tests_of_pyspark_are_not_listed_any_more(archive: Path) -> None:
         for name in tests:
             written.writestr(name, "")
         assert {*written.namelist()} == {*SOURCES, *tests}
+        written.writestr("theirs/tests/data.txt", "")
     add_compiled_modules(archive)
     compiled = {f"{name}c" for name in SOURCES if name.endswith(".py") and "tomorrow" not in name}
     with zipfile.ZipFile(archive) as opened:
-        assert sorted(opened.namelist()) == sorted({*SOURCES} | compiled)
+        assert sorted(opened.namelist()) == sorted({*SOURCES, "theirs/tests/data.txt"} | compiled)
 
 
 def test_a_traceback_shows_the_source_as_before(archive: Path) -> None:
