@@ -46,9 +46,9 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
 
     ``barrier-kafka`` then also knows how many tasks the cluster can run at the same time (see its option ``maxPartitions``).
 
-    If barrier-kafka is installed as a package, Spark finds its formats without this call. You need the call if you ship
-    barrier-kafka as a zip (``--py-files``), if you use your own subclasses of `TwoPhaseCommitSink`, or if Spark's search for
-    formats was killed in this session. A second call changes nothing.
+    If barrier-kafka is installed as a package, Spark finds its formats without this call. You need the call in three cases: you
+    ship barrier-kafka as a zip (``--py-files``), you use your own subclasses of `TwoPhaseCommitSink`, or the Python process
+    in which Spark looks for formats was killed in this session. A second call changes nothing.
 
     Parameters
     ----------

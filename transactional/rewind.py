@@ -119,7 +119,7 @@ class Rewinder:
         self._settlement = Settlement(journal, sink, queryId, prefix, -1)
 
     def preview(self, checkpoint: int | None = None) -> Preview:
-        """R1: check that the query can go back to a checkpoint; return what the rewind would do, and change nothing.
+        """Step R1: check that the query can go back to a checkpoint; return what the rewind would do, and change nothing.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class Rewinder:
         LocationError
             The journal has no such settled checkpoint, or the query's logs no longer reach back to the target.
         PutBackError
-            The location is an older copy: the store holds more of the query than its journal.
+            The location is an older copy: the store has later checkpoints of the query than the query's journal.
         FencedError
             Another rewind has begun and has not finished.
         """

@@ -1,6 +1,9 @@
-"""Settlement of decided checkpoints: commit the handles; judge and repair lost ones, until the checkpoint is settled or void.
+"""Settlement: finish the checkpoints that the coordinator has decided to commit.
 
-The class does the steps P5, C2, C5, C8 and C9 of `transactional.coordinator`, without threads.
+Commit their prepared transactions (handles). If the store lost one, find out its outcome and repair it. A checkpoint ends
+settled (all its rows are visible), or void (none of it was committed, and its rows are written again).
+
+`Settlement` does the steps P5, C2, C5, C8 and C9 of `transactional.coordinator`, without threads.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
 def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
     """Return the number of state partitions after a micro-batch, from its offset file; None if the file does not contain it.
 
-    Folders with higher partition numbers belong to the state before, or after, a repartition by Spark.
+    Folders with higher partition numbers do not count: Spark leaves them after a repartition to fewer partitions, or
+    makes them in a later one to more partitions.
     """
     return partitions_of(metadata_line(location, batch))
 

@@ -31,7 +31,7 @@ _modules = 0
 
 @contextmanager
 def collector_patient() -> Iterator[None]:
-    """Run a block of code in a worker while the collector runs rarely; then restore the collector's settings.
+    """Run a block of code in a worker, during which Python's garbage collector runs rarely; then restore its settings.
 
     The user's code in the same process (UDFs in a worker that Spark reuses) runs outside of such blocks. If modules were
     imported since the last block, all live objects are excluded from later collections (`gc.freeze`). This freezes little

@@ -172,7 +172,7 @@ class PostgresqlSink(TableSink):
         return examine_database(cursor, self.described(), self.server(cursor), target, self._key, schema)
 
     def exclude(self, cursor: Any) -> None:
-        """Wait for other queries that create tables, and make further ones wait until this database transaction ends."""
+        """Wait for other queries that create tables, and make later ones wait until this database transaction ends."""
         cursor.execute(ONE_CREATES)
 
     def target(self, cursor: Any) -> str:

@@ -201,8 +201,8 @@ class Session:
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
         """Return the cut-off for a sweep by a run (see `Cutoff`).
 
-        No driver will commit a transaction before the cut-off, unless a decided checkpoint contains the transaction.
-        If `ended` is true, all of the run's own transactions are before the cut-off too.
+        If a transaction is older than the cut-off, a driver commits it only if a decided checkpoint contains it. If `ended`
+        is true, all of the run's own transactions are older, too.
         """
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff

@@ -327,7 +327,7 @@ class SinkConformance(GoldenHandles, SeveralProcesses):
         bench.must_see([2])
 
     def test_a_warm_up_in_a_thread_leaves_nothing_if_no_row_comes(self, sink_options: Mapping[str, str]) -> None:
-        """If a row comes after the warm-up, the task's own thread begins the transaction."""
+        """A warm-up without rows leaves nothing open. If a row comes, the task's own thread begins the transaction."""
         bench = Bench(self, sink_options)
         idle, sink = bench.warm(partition=1), bench.warm()
         idle.close()

@@ -58,13 +58,13 @@ class Deliveries:
         self._size = 0
 
     def report_message(self, error: KafkaError | None, message: Message) -> None:
-        """Take a delivery report from confluent-kafka. *Called inside poll and flush*."""
+        """Record an error of confluent-kafka's delivery report. *Called inside poll and flush*."""
         if error is not None:
             size = len(message.value() or b"") + len(message.key() or b"")
             self.report(error, message.topic(), message.partition(), size)
 
     def report(self, error: KafkaError, topic: str | None, partition: int | None, size: int) -> None:
-        """Take the report that a row of `size` bytes was not delivered. *Called inside poll and flush*."""
+        """Record that a row of `size` bytes was not delivered. *Called inside poll and flush*."""
         # If a batch is refused, each of its rows is reported. The largest row is the likely cause.
         larger = self._error is not None and error.code() == self._error.code() and size > self._size
         if self._error is None or larger or self._error.name() in CONSEQUENCES:

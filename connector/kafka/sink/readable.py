@@ -2,8 +2,8 @@
 
 The answer NONE to EndTxn means only that the coordinator has decided. Usually the markers follow within milliseconds. If a
 partition has no leader, its marker is late. A broker can also leave out a marker forever (KAFKA-20734: 4.3.0 and 4.3.1,
-partitions that had no leader at that moment). Then every `read_committed` reader of the partition is stuck. Or another program
-has already written an abort marker in a partition, and the coordinator does not know.
+partitions that had no leader at that moment). Then every `read_committed` reader of the partition is stuck. In another case
+readers lose the rows: another program wrote an abort marker into a partition, and the coordinator does not know it.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class SourceOffset:
     tasks: TaskLimits | None = None
 
     def next_planned(self) -> SourceOffset:
-        """Return the first planned end, with the other planned ends as its `planned`."""
+        """Return the first planned end as an offset, whose `planned` are the other planned ends."""
         first, *others = self.planned
         return replace(first, planned=tuple(others))
 

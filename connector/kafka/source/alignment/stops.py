@@ -1,4 +1,4 @@
-"""Chooses the cut to which a query reads next. Pure."""
+"""Chooses where a query stops reading next: at a cut, which is a number of marks of each barrier topic. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIED: Final = 32
 
 
 def resume(outlook: Outlook) -> dict[str, int]:
-    """Return the cut to which the query is already reading. It maps each barrier topic to the number of marks to pass."""
+    """Return the cut that the query is already reading toward: for each barrier topic, the number of marks to pass."""
     new = sorted(outlook.channels.keys() - outlook.cut.toward.keys())
     if new:
         raise disagree(
