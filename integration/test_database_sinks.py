@@ -341,7 +341,7 @@ def test_a_database_that_went_back_is_named(database: DatabaseServer, table: str
     assert history_seen(bench.sink(), history(bench, newest=3)) == {"checkpoint": 3}
     # As in a backup of then.
     database.ask("UPDATE barrier.barrier_queries SET checkpoint = 2 WHERE prefix = %s", bench.prefix)
-    with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 2, .* settled checkpoint 3"):
+    with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 2, .*checkpoint 3 was committed"):
         history_seen(bench.sink(), history(bench, newest=3))
     assert history_seen(bench.sink(), history(bench, binding=False)) == {"checkpoint": 2}
 
@@ -351,7 +351,7 @@ def test_no_commit_covers_up_that_an_earlier_one_is_gone(database: DatabaseServe
     bench = Bench(database, table)
     bench.commit(bench.prepare([[0, "a"]]))
     handle = bench.prepare([[1, "a"]], 1)
-    with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 1, .* settled checkpoint 2"):
+    with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 1, .*checkpoint 2 was committed"):
         bench.commit(handle, after=2)
     assert bench.rows() == [(0, "a")]
 

@@ -359,7 +359,7 @@ def test_a_stand_by_that_was_behind_is_named_when_it_takes_over(table: str) -> N
             with pytest.raises(StoreReplacedError, match="DATABASE_FAILED_OVER"):
                 attempt()
         seen = History(bench.query, 100, True, known=100, seen={"checkpoint": 0}, newest=2)
-        with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 1, .* settled checkpoint 2"):
+        with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 1, .*checkpoint 2 was committed"):
             history_seen(bench.sink(), seen)
         assert bench.rows() == [(1, "a")], "nothing was written there"
 

@@ -101,7 +101,7 @@ def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.Ca
     assert "--checkpoint 4 --part 1/1" in capsys.readouterr().out
     chosen = ["--checkpoint", "4", "--part", "1/1", "--as", "accept-difference"]
     assert main(["resolve", str(location), *chosen, "--yes"]) == 1
-    assert "start the query instead: it finds out the outcome" in capsys.readouterr().err
+    assert "start the query instead: the query finds out the outcome" in capsys.readouterr().err
     verdict = {"checkpoint": 4, "run": 1, "parts": [{"batch": 1, "partition": 1, "handle": 0, "verdict": "lost"}]}
     journal = CheckpointLocation(str(location)).journal()
     journal.load()
@@ -180,7 +180,7 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
     assert main(["resolve", str(location), *chosen]) == 3
     assert capsys.readouterr().err.count("pass --yes") == 2
     assert main(["resolve", str(location), "--checkpoint", "9", "--part", "0/0", "--as", "accept-loss", "--yes"]) == 1
-    assert "NOT_RESOLVABLE] This part can't be resolved in this way: --checkpoint" in capsys.readouterr().err
+    assert "NOT_RESOLVABLE] This decision can't be applied to this part (one partition of one micro-batch): --checkpoint" in capsys.readouterr().err
     assert main(["restore", "--as-is", str(tmp_path), "--claim", "--yes"]) == 1
     assert main(["resolve", str(tmp_path)]) == 1
     assert "[NO_JOURNAL]" in capsys.readouterr().err

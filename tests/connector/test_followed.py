@@ -96,7 +96,7 @@ def test_location_put_back(query: FollowedQuery, tmp_path: Path, capsys: Capture
     shutil.copytree(copy, query.path)
     assert names(query.refused(), "LOCATION_PUT_BACK", "restore --as-is LOCATION --claim")
     shutil.rmtree(query.path)
-    shutil.copytree(tmp_path / "newest", query.path)  # "put the newest copy back"
+    shutil.copytree(tmp_path / "newest", query.path)  # "restore the newest one"
     assert query.start().has_all_of(0, 1, 2, 3, 4, 5)
     shutil.rmtree(query.path)
     shutil.copytree(copy, query.path)
