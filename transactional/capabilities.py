@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Examines(ABC):
-    """A sink that reports mistakes early: to ``start()``, before the first micro-batch, and to ``barrier doctor``."""
+    """A sink that finds mistakes before the first micro-batch: in ``start()`` and in ``barrier doctor``."""
 
     @classmethod
     def ofOptions(cls, options: Options) -> Any:

@@ -31,7 +31,7 @@ PartKey = tuple[int, str]
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """The published facts about a checkpoint whose rows can be read, for queries that follow this one.
+    """The facts that a query publishes about a checkpoint when its rows can be read. Queries that follow this query read them.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class CheckpointMark:
     after : int
         The id of the query's previous checkpoint with a mark; 0 for the first.
     lineage : Mapping[str, int]
-        The newest barrier of each origin that the checkpoint contains, by the origin's query id. The origins are this query
-        and the queries whose output this query reads, directly or indirectly.
+        For each origin, by its query id: its newest barrier in this checkpoint. The origins are this query and the queries
+        whose output this query reads, directly or indirectly.
     exact : bool
         True if the checkpoint contains no row after those barriers.
     rows : int

@@ -86,7 +86,7 @@ def canonical(value: Any) -> str:
 
 
 def checksum(value: Any) -> str:
-    """Return the checksum of a JSON value, for a file that we write."""
+    """Return the checksum of a JSON value. Store it with the value in a file, to detect damage later."""
     return _checksum(canonical(value).encode())
 
 

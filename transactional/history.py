@@ -29,21 +29,21 @@ class History:
     Parameters
     ----------
     queryId : str
-        The id of the query; with a suffix if the location is an adopted copy.
+        The query's id. If the location is a copy (``barrier restore --no-claim``), the id has a suffix.
     position : int
         The number of the newest journal entry.
     known : int
-        The highest id of all checkpoints that the journal ever decided, or that an operator has accepted. If the store holds a
-        higher id, the checkpoint location is an older copy.
+        The highest checkpoint id that the journal has ever recorded as decided, or that an operator has accepted
+        (``barrier restore``). If the store holds a higher id, the checkpoint location is an older copy.
     binding : bool
-        If False, the sink should return the state of the store and not raise. False if an operator has accepted the current
-        state of the location (restore, resolve) after the query's last run on this store under this prefix.
+        If False, the sink should return the state of the store and not raise. It is False if an operator has run
+        ``barrier restore --as-is`` or ``barrier resolve`` after the query's last run on this store under this prefix.
     seen : Mapping[str, Any] or None
-        The value that `checkHistory` returned for the newest run. None if that run did not call it. Empty if there is no run:
-        then, if the store holds data of the query under this prefix, the journal is an older copy.
+        The value that `checkHistory` returned for the newest run. None if that run did not call `checkHistory`. Empty if there
+        was no run. In that case, if the store holds data of this query under this prefix, the journal is an older copy.
     mark : Mapping[str, Any] or None
-        The value that `guardRun` returned for the newest run. None if the value of any run so far was not recorded: the driver
-        of such a run may have been paused, and may still call `guardRun` at any time.
+        The value that `guardRun` returned for the newest run. If the value of any run was not recorded, `mark` is None: the
+        driver of such a run may be paused, and may still call `guardRun` at any time.
     late : Sequence[Mapping[str, Any]]
         All recorded values of `guardRun`. They matter because a driver that was paused may have called `guardRun` after the
         newest run did.
@@ -53,13 +53,14 @@ class History:
         The id of the newest checkpoint with rows that was committed to this store, under any prefix. 0 if there is none, or if
         an operator has accepted the current state of the store after that commit.
     former : int
-        The id of the newest checkpoint that was committed to the newest run's store, if `newest` is 0; otherwise 0. The new
-        run's store may be a copy of the newest run's store. If it is, it must contain this checkpoint.
+        If `newest` is not 0, 0. Otherwise, the id of the newest checkpoint that was committed to the previous run's store.
+        If the present store is a copy of that store, it must contain this checkpoint.
     handles : Sequence[Mapping[str, Any]]
-        Handles of decided checkpoints that are not settled. Some of these handles may be committed. Before a rewind, also the
-        handles of prepared micro-batches: the rewind itself finds out whether another program has committed one.
+        Handles of decided checkpoints that are not settled. Some of these handles may be committed. Before a rewind,
+        `handles` also has those of prepared micro-batches. If another program has committed one of these, don't raise: the
+        rewind finds that out itself.
     routes : Mapping[str, History]
-        The history of each route, for a sink that combines several (`Routes`).
+        If the sink combines several sinks (`Routes`), the history of each route; otherwise empty.
     """
 
     queryId: str

@@ -37,7 +37,7 @@ class Life(NamedTuple):
 
 
 class RestartStrategy(ABC):
-    """Base class of restart strategies: decides whether a failed query is started again, and after which delay. Immutable."""
+    """Base class of restart strategies: whether a failed query is started again, and how long to wait before. Immutable."""
 
     @abstractmethod
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:

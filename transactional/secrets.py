@@ -80,7 +80,7 @@ _MAY_HIDE = re.compile("[=%]|://")
 
 @lru_cache(maxsize=1024)
 def hides_value(key: str) -> bool:
-    """Return whether the values of this option must never be shown, because of its name."""
+    """Return whether an option's name says that its value is secret, for example a password."""
     return _SECRET.search(key) is not None or _STORAGE.match(key) is not None
 
 
@@ -128,7 +128,7 @@ def masked(text: str, secrets: Collection[str]) -> str:
 
 
 def without_named_secrets(text: str) -> str:
-    """Return a library's text in which everything that looks like a secret is hidden: ``password=...``, ``://user:...@host``.
+    """Hide everything that looks like a secret in the text of another library: ``password=...``, ``://user:...@host``.
 
     A secret without a name next to it is not found. If you know the secret values, use `hiding`.
     """

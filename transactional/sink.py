@@ -140,11 +140,12 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def identify(self) -> Mapping[str, str]:
         """Check that the store can be used, and return its identity. *Driver, once per planning.* Default: an empty mapping.
 
-        Two keys have a meaning: ``cluster`` identifies the store, and ``topic`` identifies the target in the store. While
-        transactions are unsettled, a different ``cluster`` is refused. If the sink returns no ``cluster``, any change of the
-        identity or of an option in `addressOptions` is refused during that time. If the user changes an option in
-        `addressOptions`, a different ``cluster`` or ``topic`` is accepted as a new target. If the user changes none, every
-        change of the identity is refused once a checkpoint is settled.
+        Two keys have a meaning: ``cluster`` identifies the store, and ``topic`` identifies the target in the store.
+
+        If transactions are unsettled, a different ``cluster`` is refused. If the sink returns no ``cluster``, any change of the
+        identity or of an option in `addressOptions` is refused instead. If the user has changed an option in
+        `addressOptions`, and none of these cases applies, the new identity is accepted as a new target. If the user has
+        changed no such option, and a checkpoint is settled, every change of the identity is refused.
 
         Returns
         -------

@@ -31,6 +31,8 @@ __all__ = [
 class CheckpointHistory:
     """The record of one checkpoint in the journal, with its durations. Passed to listeners.
 
+    Times are in milliseconds since the epoch.
+
     Parameters
     ----------
     id : int
@@ -71,11 +73,11 @@ class CheckpointHistory:
     subsumed_by : int or None
         For a declined checkpoint: the checkpoint that took over its micro-batch.
     routes : Mapping[str, int]
-        The number of rows of each route, for a sink that combines several.
+        If the sink combines several sinks, the number of rows of each route; otherwise empty.
     cut : Mapping[str, Any] or None
-        None if the query follows no other query. Otherwise three keys: `lineage` has the newest barrier of each query that the
-        checkpoint contains, and `exact` is true if it contains no row after these barriers. `waited` has, for each barrier
-        topic, how many milliseconds its mark waited for the marks of the others.
+        None if the query follows no other query. Otherwise a mapping with three keys. `lineage`: for each followed query, its
+        newest barrier in this checkpoint. `exact`: true if the checkpoint contains no row after these barriers. `waited`: for
+        each barrier topic, how many milliseconds its mark waited for the marks of the other topics.
     """
 
     id: int

@@ -66,7 +66,7 @@ class HandleState:
     margin : float
         For `PREPARED`: a checkpoint with this handle is decided only if more than this number of seconds is left.
     evidence : str
-        How the sink knows the outcome, in a few words. The journal records this text with a verdict.
+        How the sink knows the outcome, in a few words. If the transaction is lost, the journal records this text.
     """
 
     outcome: Outcome
@@ -101,7 +101,7 @@ class Cutoff:
     batch: int
 
     def ends(self, queryId: str, run: int, batch: int) -> bool:
-        """Return whether a transaction of this query, run and micro-batch is over."""
+        """Return whether a transaction with the given query id, run and micro-batch is over."""
         return queryId == self.queryId and (run, batch) < (self.run, self.batch)
 
 
@@ -109,13 +109,13 @@ class Cutoff:
 class TransactionContext:
     """The task for which `beginTransaction` opens a transaction. *Made on an executor, once per task.*
 
-    Use the fields to name the transaction. If the number of names has to be bounded, use `prefix`, `partitionId` and
-    `taskAttemptId`. If names must never repeat (PostgreSQL gids, files), include `nonce`.
+    Use the fields to name the transaction. If the number of names must be bounded, build them from `prefix`, `partitionId` and
+    a small number. If names must never repeat (PostgreSQL gids, files), include `nonce`.
 
     Parameters
     ----------
     queryId : str
-        The id of the query; with a suffix if the location is an adopted copy.
+        The query's id. If the location is a copy (``barrier restore --no-claim``), the id has a suffix.
     batchId, partitionId, taskAttemptId : int
         Spark's numbers of the micro-batch, the partition and the task attempt.
     prefix : str
@@ -125,7 +125,7 @@ class TransactionContext:
     run : int
         The number of the run: the driver's claim on the location. Every later run has a higher number.
     route : str
-        One of `Routes.routes`, for a sink that combines several; otherwise empty.
+        If the sink combines several sinks, the name of the transaction's route (one of `Routes.routes`); otherwise empty.
     """
 
     queryId: str

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class CheckpointListener:
     """Base class for a listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.add_listener`.
 
-    *Called in the user's driver program, in a thread of Spark's events; each event once, in order.* If a method raises,
+    *Called in the user's driver program, in Spark's listener thread.* Events come in order, none twice. If a method raises,
     the error is logged; the query and later events are not affected. A listener can't change a checkpoint. To save your own
     state with checkpoints, write a `barrier_kafka.CheckpointHook`.
     """
@@ -54,7 +54,9 @@ class Listening:
     Parameters
     ----------
     location : CheckpointLocation
+        The query's checkpoint location.
     listener : CheckpointListener
+        The listener that gets the events.
     since : int or None
         The number of a journal entry: events after this entry are reported. None to report only events from now on.
     """
@@ -191,8 +193,8 @@ def add_listener(
 
     Notes
     -----
-    Each event is reported once. The journal keeps ``retainedCheckpoints`` completed checkpoints and 50 failures. If more
-    occur between two of Spark's events, only the last ones are reported.
+    No event is reported twice. The journal keeps ``retainedCheckpoints`` completed checkpoints and 50 failures. If more of
+    them occur between two of Spark's progress events, the oldest are not reported.
 
     Examples
     --------

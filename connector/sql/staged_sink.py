@@ -1,7 +1,8 @@
 """`StagedSqlSink`: the base class of sinks whose store is a relational database.
 
 A task writes its rows to a staging table, in a database transaction that the task itself commits. After that, the rows are
-durable, but not in a table that readers query. Each task's transaction has a row with a state in a control table. One database
+durable, but not in a table that readers query. The sink keeps
+control tables beside the target. One of them has a row with the state of each task's transaction. One database
 transaction commits a checkpoint: it locks these rows, moves the staged rows into the target, and sets the state to committed.
 An abort locks the same rows and sets the state to aborted. If a commit and an abort overlap, the first to lock a row wins.
 Nothing expires.
@@ -194,7 +195,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return name
 
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
-        """Begin a database transaction, and apply its settings. Default: do nothing, because clients begin transactions.
+        """Begin a database transaction with the settings that it needs. Default: do nothing: Python's clients begin it.
 
         Parameters
         ----------
@@ -212,7 +213,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def beginTransaction(self, context: TransactionContext) -> StagedTransaction:
-        """Begin a database transaction."""
+        """Begin the task's database transaction."""
         with self.database.reaching():
             cursor = self.database.begin(None)
             self._must_be_the_same(cursor)
@@ -294,7 +295,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int:
-        """Return the query's newest committed checkpoint; 0 if it has none. Each commit checks this checkpoint again."""
+        """Return the query's newest committed checkpoint; 0 if it has none. Each commit compares it with the journal."""
         with self.database.transaction() as cursor:
             return self._control.newest(cursor, queryId)
 
@@ -440,7 +441,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return int(self.options.get("commitTimeoutMs", "120000")) / 1000
 
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
-        """Return the framework's error for a database error, by its SQLSTATE; None if `problem` is not a database error."""
+        """Return the framework's error for a database error, by its SQLSTATE. None for any other exception."""
         return standard_error(problem, self.sqlstate(problem), self.name(), self.described(), self.commit_seconds)
 
     def sqlstate(self, problem: Exception) -> str:

@@ -148,7 +148,10 @@ class ProtocolError(TwoPhaseCommitError):
 
 
 class StoreError(TwoPhaseCommitError):
-    """The sink's store refused a request, and retrying does not help: a missing right, topic or table, a wrong version."""
+    """The store refused a request (a missing right, topic or table, a wrong version), or can't be used.
+
+    Retrying does not help, except for `StoreUnreachableError`.
+    """
 
 
 class RowRefusedError(StoreError):
@@ -156,7 +159,7 @@ class RowRefusedError(StoreError):
 
 
 class StoreUnreachableError(StoreError):
-    """The sink can't connect to the store."""
+    """The sink can't connect to the store. When the store answers again, start the query again."""
 
 
 class RetriableError(TwoPhaseCommitError):
@@ -168,7 +171,8 @@ class StoreReplacedError(RetriableError):
 
 
 class TransactionLostError(TwoPhaseCommitError):
-    """Some prepared transactions can never be committed. The framework inspects the other handles of the call again.
+    """Some prepared transactions can never be committed. If `commit` raises this error, the framework
+    inspects the other handles of this call again.
 
     Parameters
     ----------
@@ -206,4 +210,4 @@ class ReplayMismatchError(TwoPhaseCommitError):
 
 
 class RewindRequiredError(TwoPhaseCommitError):
-    """Rows were lost in micro-batches that the query has moved past. You have to rewind the query (``barrier recover``)."""
+    """Rows were lost in micro-batches that the query has moved past. Run ``barrier recover``, which rewinds the query."""

@@ -74,7 +74,7 @@ class SinkConformance(GoldenHandles, SeveralProcesses):
     # -- implement these in your test class -------------------------------------------------------------------------
 
     def visible(self, options: Mapping[str, str]) -> Sequence[int]:
-        """Return the numbers of all rows that a reader of committed data sees now; duplicates appear twice.
+        """Return the number in each row that a reader of committed data sees now; the number of a duplicate twice.
 
         Keep the order in which a reader gets the rows of one transaction, if your store has an order (see `ordered`).
         """
@@ -315,7 +315,7 @@ class SinkConformance(GoldenHandles, SeveralProcesses):
             assert bench.order(other, "identify") == {"ready": identity}
 
     def test_a_transaction_that_is_rolled_back_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """The host rolls a transaction back when its task fails."""
+        """If a task fails, the framework rolls its transaction back."""
         bench = Bench(self, sink_options)
         sink = bench.sink()
         transaction = sink.beginTransaction(bench.context())

@@ -67,7 +67,7 @@ class MemoryTransactions:
         self._must_be(number, "open").state = "prepared"
 
     def commit(self, number: int) -> Outcome:
-        """Commit a transaction if it is prepared. Return COMMITTED if it is committed now, otherwise LOST."""
+        """If a transaction is prepared, commit it. Return COMMITTED if it is committed after this call, otherwise LOST."""
         found = self._find(number)
         if found.state == "prepared":
             found.state = "committed"
@@ -89,7 +89,7 @@ class MemoryTransactions:
         return True
 
     def hurt(self, number: int) -> None:
-        """Damage a prepared transaction. Its `outcome` is then LOST, but it can still be committed until it is aborted."""
+        """Damage a prepared transaction, as if a part of it were gone: `outcome` is LOST, but until an abort it can be committed."""
         self._find(number).hurt = True
 
     def outcome(self, number: int) -> Outcome:

@@ -54,8 +54,9 @@ class StoreMatrix:
     Attributes
     ----------
     cannot : Collection[tuple[str, str]]
-        Pairs (damage, moment) that your store can't detect. The pair ("older copy", "another prefix") is also allowed. The
-        tests assert that the query continues in these cases. List the cases in your docs.
+        Pairs (damage, moment) that your sink can't detect: see `DAMAGES` and `MOMENTS`. A further pair, ("older copy", "another
+        prefix"), means an older copy that is found by a query with a new prefix. The tests assert that the query continues
+        in these cases. List the cases in your docs.
     comesBack : bool
         True if `putBack` can restore the store after `remove` and after `replace`. Then the query must continue.
     """
@@ -82,9 +83,9 @@ class StoreMatrix:
         raise NotImplementedError
 
     def emptyLog(self, options: Mapping[str, str]) -> bool:
-        """Empty the log entry of the newest commit, as a power failure might do, and return True.
+        """Empty the log entry of the store's newest commit, as a power failure might do, and return True.
 
-        By default, return False, for a store without a log: then the tests of this damage are skipped.
+        By default, return False, for a store that keeps no log file per commit: then the tests of this damage are skipped.
         """
         return False
 
@@ -148,7 +149,7 @@ class StoreMatrix:
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
     def test_an_older_copy_of_the_location_is_not_rewound(self, sink_options: Mapping[str, str]) -> None:
-        """A rewind would abort transactions of an older journal, although it can't know how they ended."""
+        """An older journal does not show how its transactions ended. So a rewind must stop, instead of aborting them."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])

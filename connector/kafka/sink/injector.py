@@ -176,10 +176,11 @@ def inject_barriers(
     interval_seconds: float = 10.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Write barriers for a topic that other programs fill, so that queries can follow it with ``alignOn``.
+    """Write marks for a topic that other programs fill, so that queries can follow the topic (source option ``alignOn``).
 
-    Every `interval_seconds`, the function writes a mark of the topic's end, until `stop` returns True. If the topic has no new
-    rows since the last mark, the function writes no mark. After a temporary failure, it tries again at the next interval.
+    Every `interval_seconds`, the function writes a mark with the topic's end offsets, until `stop` returns True. If the
+    topic has no new rows since the last mark, the function writes no mark. After a temporary failure, it tries again at the
+    next interval.
 
     Parameters
     ----------
