@@ -140,7 +140,7 @@ class GuardsRuns(ABC):
 
     @abstractmethod
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Claim the prefix at the store, or check that this run still owns it. *Driver, once per planning.*
+        """Claim the prefix at the store (if `mark` is None), or check that this run still owns it. *Driver, once per planning.*
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class KeepsEvidence(ABC):
 
     @abstractmethod
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that the store and the journal agree about this query. *Driver, before a run or a rewind begins.*
+        """Check that store and journal agree about this query; return the store's state. *Driver, before a run or a rewind.*
 
         Raise only if it is certain that the location was restored from an older copy.
 
@@ -217,7 +217,7 @@ class ShowsLater(ABC):
 
     @abstractmethod
     def ensureVisible(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
-        """Wait until readers can see all rows of a committed checkpoint. *Driver; may be called again.*
+        """Wait until readers can see all rows of a committed checkpoint; return the repairs. *Driver; may be called again.*
 
         Called before the journal records the checkpoint as settled. If the process dies before that, recovery calls this method
         again.
@@ -301,7 +301,7 @@ class MarksCheckpoints(ABC):
     @property
     @abstractmethod
     def publishesMarks(self) -> bool:
-        """True if this sink publishes a mark of each checkpoint, including checkpoints without rows."""
+        """True if the user has configured marks. Then the sink publishes one of each checkpoint, also of one without rows."""
 
     @abstractmethod
     def publishMark(self, mark: CheckpointMark, handles: Sequence[Any], confirm: Callable[[], None]) -> None:

@@ -201,7 +201,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
-        """Commit the handles; skip those that are already committed. *Driver, any process, any number of times.*
+        """Commit the handles; skip those that are already committed. *Driver; may be called again, also by another process.*
 
         When the method returns, all handles are committed. If some can never be committed, raise `TransactionLostError` with
         these handles. After any other error, the framework calls the method again with the same arguments.
@@ -227,13 +227,14 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
-        """Abort open and prepared transactions under our prefix that are not in `known`; return how many. *Driver.*
+        """Abort open and prepared transactions under the sink's prefix that are not in `known`; return how many. *Driver.*
 
         `known` has the handles that may still be committed. If your sink records committed transactions, it may delete the
-        record of each transaction that is not in `known` and for which `before.ends` is true.
+        record of each transaction that is not in `known` and for which `before.ends(...)` is true.
 
-        A driver that was replaced may still call this method late. If an abort and a commit of one transaction can overlap
-        in your store (files, for example), abort only transactions for which `before.ends` is true: no driver commits those.
+        A driver that was replaced may still call this method late. If your store can't make an abort and a commit of one
+        transaction exclude each other (files, for example), abort only transactions for which `before.ends(...)` is true: no
+        driver commits those.
         """
 
 
