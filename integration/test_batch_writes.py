@@ -179,7 +179,7 @@ def test_what_is_missing_or_wrong_is_said(
 
 def test_a_version_below_the_newest_that_was_never_written_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     save(rows(spark, 1), tmp_path, 10)
-    with pytest.raises(Exception, match=r"VERSION_TOO_LOW.*9 was never written, but 10 was"):
+    with pytest.raises(Exception, match=r"VERSION_TOO_LOW.*9 is too low: version 10 was already written"):
         save(rows(spark, 2), tmp_path, 9)
     assert values(tmp_path) == [1]
 

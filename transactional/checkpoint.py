@@ -137,7 +137,7 @@ class TaskPlan:
     queryId : str
         Spark's id of the query.
     identity : str
-        The query's id in the names of its transactions: `queryId`, with a suffix if the location is an adopted copy.
+        The query's id in the names of its transactions: `queryId`, with a suffix if the location is a copy (``--no-claim``).
     prefix : str
         The value of the option ``transactionalIdPrefix``.
     sources : str
@@ -172,7 +172,7 @@ class TaskPlan:
         )
 
     def digest(self, partition: int, route: str = "") -> RowDigest:
-        """Return an empty digest for a part's rows. If a digest of these rows is recorded, use the same encoding."""
+        """Return a new digest, to which the task adds a part's rows. If one is recorded for these rows, use its encoding."""
         expected = self.repairs.get((partition, route))
         recorded = encoding_of(expected.digest) if expected is not None else None
         return RowDigest(encoding=recorded or self.encoding)

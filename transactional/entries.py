@@ -385,5 +385,5 @@ KINDS: Final = {each.kind: each for each in _ALL}
 
 
 def fact_of(kind: str, body: Json) -> Fact:
-    """Return the fact from the body of an entry of this kind."""
+    """Parse the body of a journal entry of this kind, and return the fact."""
     return KINDS[kind].from_json(body)

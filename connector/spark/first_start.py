@@ -76,9 +76,9 @@ def record_name(data: bytes) -> str:
 def clean(
     location: CheckpointLocation, is_alive: Callable[[Mapping[str, Any]], bool | None], stopped: bool = False
 ) -> Sequence[str]:
-    """Delete the temporary files of a first micro-batch that dead drivers have left; return the deleted files.
+    """Delete the temporary files that dead drivers left when they began the first micro-batch; return the deleted files.
 
-    The call can be repeated. If `stopped`, the operator confirms that all these drivers are dead.
+    The call can be repeated. `stopped` is true if the operator has confirmed that all these drivers are dead.
 
     Raises
     ------

@@ -165,11 +165,11 @@ class Dialect(ABC, Generic[AnyColumn]):
 
     @abstractmethod
     def is_there(self, cursor: Any, table: str) -> bool:
-        """Return whether a table exists. `table` is the table's name as SQL writes it."""
+        """Return whether a table exists. `table` is the table's name, quoted for an SQL statement."""
 
     @abstractmethod
     def describe(self, cursor: Any, table: str) -> Target[AnyColumn] | None:
-        """Return a table's description; None if the table does not exist. `table` is the table's name as SQL writes it."""
+        """Return a table's description; None if the table does not exist. `table` is the table's name, quoted for an SQL statement."""
 
     @abstractmethod
     def why_not(self, kind: pa.DataType, column: AnyColumn) -> str:

@@ -65,7 +65,7 @@ class Condition:
         """Return message and remedy with the parameters filled in. A placeholder without a parameter stays.
 
         Control characters in parameters are escaped, because other users may have chosen the values. If a parameter ends with
-        a full stop, and the text has one after the placeholder, only one is kept.
+        a period, and the text has one after the placeholder, only one is kept.
         """
 
         def value(match: re.Match[str]) -> str:

@@ -105,7 +105,7 @@ def marks_within(marks: Sequence[Followed], positions: Ends) -> int:
 
 
 def marks_before(marks: Sequence[Followed], positions: Ends) -> int:
-    """Return how many of these marks are overtaken: in at least one partition, the position is after the mark's offset.
+    """Return how many of these marks the query has overtaken: in at least one partition, it has read past the mark's offset.
 
     These are always the first marks, because a mark's offsets are never lower than those of an earlier mark.
     """

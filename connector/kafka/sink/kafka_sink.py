@@ -331,7 +331,7 @@ class KafkaSink(
         )
 
     def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
-        """Return the ids of the topics that the transactions wrote to, as the source's offsets store them."""
+        """Return the ids of the topics that the transactions wrote to, in the notation of the source's offsets."""
         return {short_id(part.topic_id) for handle in handles for part in parse_handle(handle).written}
 
     def output(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:

@@ -282,8 +282,9 @@ def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> K
 def roll_back(transaction: KafkaTransaction) -> None:
     """Abort the transaction if that takes at most a few seconds. Otherwise the next sweep aborts it.
 
-    Only the producer itself aborts, because it can end only its own transaction. A request by id and epoch could end another
-    attempt's transaction, which may be prepared: a producer that was fenced before its first row does not know its epoch.
+    Only the producer itself aborts, because it can end only its own transaction. Do not send a request by id and epoch: if the
+    producer was fenced before its first row, its epoch is not known. The request could then abort another attempt's
+    transaction, even a prepared one.
     """
     if transaction.producer is not None:
         _give_up(transaction.producer, in_transaction=transaction.admin is not None)

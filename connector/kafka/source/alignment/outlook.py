@@ -111,9 +111,9 @@ class Outlook:
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
 
     def passing(self, cut: Mapping[str, int]) -> Cut:
-        """Return the `Cut` of a query that has read exactly up to this cut.
+        """Return the `Cut` object for these numbers, as if the query had read exactly up to there.
 
-        `cut` maps each barrier topic to the number of marks that the cut passes.
+        `cut` maps each barrier topic to the number of marks that the query has read past.
         """
         marks = dict(self.cut.marks)
         for name, passed in cut.items():

@@ -1,4 +1,4 @@
-"""Chooses where a query stops reading next: at a cut, which is a number of marks of each barrier topic. Pure functions."""
+"""Chooses the cut at which a query stops reading next: how many marks of each barrier topic it passes. Pure functions."""
 
 from __future__ import annotations
 
