@@ -38,7 +38,10 @@ class SchemaResolutionError(Exception):
 
 
 def writers_schema(writer: Any, reader: Any, written: Mapping[str, Any], read: Mapping[str, Any]) -> Any:
-    """Return the writer's schema for fastavro, with hooks that convert values. `written` and `read` are the named types of the two schemas."""
+    """Return the writer's schema for fastavro, with hooks that convert values.
+
+    `written` and `read` are the named types of the two schemas.
+    """
     return _Pairs(written, read).of(writer, reader, "the record")
 
 

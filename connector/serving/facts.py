@@ -151,7 +151,7 @@ def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> list[Sourc
 def look_at_clusters(
     queries: Sequence[QueryFacts], servers: str | None, given: Mapping[str, str]
 ) -> list[ClusterFacts]:
-    """Ask the brokers at `servers` (if None, those that the queries write to); return each cluster's facts, or its `problem`."""
+    """Ask the brokers at `servers` (None: those that the queries write to); return each cluster's facts, or its `problem`."""
     owners: list[Owner] = []
     found: list[ClusterFacts] = []
     for query in queries:

@@ -169,7 +169,7 @@ class Dialect(ABC, Generic[AnyColumn]):
 
     @abstractmethod
     def describe(self, cursor: Any, table: str) -> Target[AnyColumn] | None:
-        """Return a table's description; None if the table does not exist. `table` is the table's name, quoted for an SQL statement."""
+        """Return a table's description; None if it does not exist. `table` is its name, quoted for an SQL statement."""
 
     @abstractmethod
     def why_not(self, kind: pa.DataType, column: AnyColumn) -> str:

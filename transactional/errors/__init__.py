@@ -171,8 +171,9 @@ class StoreReplacedError(RetriableError):
 
 
 class TransactionLostError(TwoPhaseCommitError):
-    """Some prepared transactions can never be committed. If `commit` raises this error, the framework
-    inspects the other handles of this call again.
+    """Some prepared transactions can never be committed.
+
+    If `commit` raises this error, the framework inspects the other handles of this call again.
 
     Parameters
     ----------

@@ -89,7 +89,10 @@ class MemoryTransactions:
         return True
 
     def hurt(self, number: int) -> None:
-        """Damage a prepared transaction, as if a part of it were gone: `outcome` is LOST, but until an abort it can be committed."""
+        """Damage a prepared transaction, as if a part of it were gone. `outcome` is then LOST.
+
+        Until the transaction is aborted, it can still be committed.
+        """
         self._find(number).hurt = True
 
     def outcome(self, number: int) -> Outcome:

@@ -158,8 +158,7 @@ class ClusterAdmin(KafkaConnection):
         return {config.name: config.value for config in result.configs if config.value is not None}
 
     def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return two mappings by feature name: the level in effect, and the highest level that the answering
-        broker supports."""
+        """Return two mappings by feature: the level in effect, and the highest level that the answering broker supports."""
         from kafka.protocol.metadata import ApiVersionsRequest
 
         answer = self.ask(
