@@ -1,7 +1,4 @@
-"""Settlement: finish the checkpoints that the coordinator has decided to commit.
-
-Commit their prepared transactions (handles). If the store lost one, find out its outcome and repair it. A checkpoint ends
-settled (all its rows are visible), or void (none of it was committed, and its rows are written again).
+"""Settlement: finish the checkpoints that the coordinator has decided to commit, until each is settled or void (written again).
 
 `Settlement` does the steps P5, C2, C5, C8 and C9 of `transactional.coordinator`, without threads.
 """

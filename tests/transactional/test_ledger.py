@@ -92,7 +92,7 @@ def test_an_entry_that_does_not_fit_is_refused(kind: str, body: dict[str, Any], 
 
 
 def test_a_gap_is_refused() -> None:
-    with pytest.raises(JournalError, match=r"JOURNAL_DAMAGED.*from a backup.*new checkpoint location"):
+    with pytest.raises(JournalError, match=r"JOURNAL_DAMAGED.*from the newest backup.*new checkpoint location"):
         apply(Ledger(), Entry(2, EntryKind.RUN, "n", 0, RUN))
 
 

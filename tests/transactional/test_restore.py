@@ -82,7 +82,7 @@ def test_what_a_rewind_lets_run_again_is_not_in_the_copy_of_a_checkpoint(again: 
 def test_a_checkpoint_of_which_a_micro_batch_is_void_can_t_be_cut_to() -> None:
     ledger = three().ledger
     ledger.voided = [2]
-    with pytest.raises(LocationError, match=r"CHECKPOINT_NOT_SETTLED.*to run again: 2\)"):
+    with pytest.raises(LocationError, match=r"CHECKPOINT_NOT_SETTLED.*to run again: 2\."):
         cut(ledger, 5)
     ledger.voided = [3]
     assert cut(ledger, 5).voided == []
