@@ -115,8 +115,8 @@ def secrets_of(options: Mapping[str, str]) -> list[str]:
 def masked(text: str, secrets: Collection[str]) -> str:
     """Return the text with these secrets replaced by ``(hidden)``.
 
-    A short secret is hidden only where it is a whole word. Otherwise ``database`` would
-    become ``data(hidden)ase``, which reveals the password ``b``.
+    A short secret is hidden only where it is a whole word. Otherwise ``database`` would become ``data(hidden)ase``, which
+    reveals the password ``b``.
     """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):  # a secret may be part of another
         found = re.escape(secret)

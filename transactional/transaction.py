@@ -66,7 +66,8 @@ class HandleState:
     margin : float
         For `PREPARED`: a checkpoint with this handle is decided only if more than this number of seconds is left.
     evidence : str
-        How the sink knows the outcome, in a few words. If the transaction is lost, the journal records this text.
+        How the sink knows the outcome, in a few words. If the framework has to judge the transaction
+        (committed or lost), the journal records this text.
     """
 
     outcome: Outcome

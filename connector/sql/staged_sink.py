@@ -1,9 +1,11 @@
 """`StagedSqlSink`: the base class of sinks whose store is a relational database.
 
 A task writes its rows to a staging table, in a database transaction that the task itself commits. After that, the rows are
-durable, but not in a table that readers query. The sink keeps
-control tables beside the target. One of them has a row with the state of each task's transaction. One database
-transaction commits a checkpoint: it locks these rows, moves the staged rows into the target, and sets the state to committed.
+durable, but not in a table that readers query. The sink keeps control tables beside the target. One of them has a row with
+the state of each task's transaction.
+
+One database transaction commits a checkpoint: it locks these rows, moves the staged rows into the target, and sets the state
+to committed.
 An abort locks the same rows and sets the state to aborted. If a commit and an abort overlap, the first to lock a row wins.
 Nothing expires.
 """

@@ -180,7 +180,10 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
     assert main(["resolve", str(location), *chosen]) == 3
     assert capsys.readouterr().err.count("pass --yes") == 2
     assert main(["resolve", str(location), "--checkpoint", "9", "--part", "0/0", "--as", "accept-loss", "--yes"]) == 1
-    assert "partition of one micro-batch): --checkpoint" in capsys.readouterr().err
+    refused = (
+        "NOT_RESOLVABLE] This decision can't be applied to this part (one partition of one micro-batch): --checkpoint"
+    )
+    assert refused in capsys.readouterr().err
     assert main(["restore", "--as-is", str(tmp_path), "--claim", "--yes"]) == 1
     assert main(["resolve", str(tmp_path)]) == 1
     assert "[NO_JOURNAL]" in capsys.readouterr().err

@@ -148,9 +148,9 @@ class ProtocolError(TwoPhaseCommitError):
 
 
 class StoreError(TwoPhaseCommitError):
-    """The store refused a request (a missing right, topic or table, a wrong version), or can't be used.
+    """The store can't be used, or refused a request: a missing right, topic or table, a wrong version.
 
-    Retrying does not help, except for `StoreUnreachableError`.
+    The remedy of the error says whether a restart helps.
     """
 
 
