@@ -405,4 +405,4 @@ HOST_OPTIONS = OptionTable(
     ),
     passthrough_prefixes=(),
 )
-"""Options that every sink has in addition to its own: Spark's options, and the framework's."""
+"""The options that every sink has: Spark's and the framework's. Pass this `OptionTable` to `OptionTable.parse` as `also`."""

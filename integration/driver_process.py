@@ -131,6 +131,16 @@ class Output(Protocol):
         """No transaction of ours is open, and no reader is held back: once nothing writes any more, `rows` are final."""
 
 
+class SinkOutput(Output, Protocol):
+    """What the matrix asks of a sink beside Kafka's, to start a query."""
+
+    def options(self, **more: str) -> dict[str, str]:
+        """The sink's options, and ``format``, its name."""
+
+    def check(self) -> None:
+        """Nothing is left beside the rows."""
+
+
 def wait_quiet(output: Output) -> None:
     """Wait until nothing can be added to what readers see; the query must have ended, with nothing prepared.
 

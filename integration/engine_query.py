@@ -20,7 +20,7 @@ from connector.kafka.sink.handles import KafkaHandle
 from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.broker import Cluster
 from integration.delta_output import DeltaOutput
-from integration.driver_process import Faults, Output, Place, wait_until
+from integration.driver_process import Faults, Output, Place, SinkOutput, wait_until
 from integration.engine import SCHEMA, Engine, Work, command
 from integration.multi_output import MultiOutput
 from integration.sql_output import SqlOutput
@@ -237,9 +237,9 @@ def reader(servers: str) -> Consumer:
 
 
 class TableQuery(EngineQuery):
-    """A query that writes a table of a database."""
+    """A query that writes one store, other than a topic."""
 
-    def __init__(self, table: SqlOutput, folder: Path) -> None:
+    def __init__(self, table: SinkOutput, folder: Path) -> None:
         options = table.options(transactionalIdPrefix=f"q-{uuid.uuid4().hex[:8]}")
         super().__init__(Work(str(folder / "location"), options, format=options.pop("format")), table, folder)
         self.table = table

@@ -6,12 +6,13 @@ A table that is put back keeps its identity, as one of a restored snapshot does.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from integration.every_line import EveryLine
+from integration.ports import HOST
 from transactional.sink import Options
 from transactional.testing import StoreMatrix
 from transactional.testing.store_matrix import DAMAGES, MOMENTS, _Query
@@ -45,6 +46,10 @@ class TableCopies(EveryLine, StoreMatrix):
     def renaming(name: str, other: str) -> str:
         """Return the statement that gives a table another name."""
         raise NotImplementedError
+
+    def throughProxy(self, options: Mapping[str, str], forward: Callable[[str, int], int]) -> Mapping[str, str]:
+        port = self.database.port
+        return {**options, "url": options["url"].replace(f":{port}/", f":{forward(HOST, port)}/")}
 
     def takeCopy(self, options: Mapping[str, str]) -> Rows:
         return {name: self.database.ask(f"SELECT * FROM {name}") for name in [self.table, *self._control(CONTROL)]}

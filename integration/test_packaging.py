@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 from connector.formats.table import FORMATS, SINKS
+from integration.crash_matrix import CELLS
 
 ROOT = Path(__file__).parent.parent
 SHIMS = ROOT / "shims"
@@ -50,6 +52,32 @@ def test_the_contract_of_our_sinks_holds_every_sink_but_kafka_s() -> None:
     held = re.findall(r'"([\w.]+)"', contract.partition("source_modules")[2].partition("]")[0])
     rooms = {".".join(each.path.split(".")[:2]) for each in SINKS} - {"connector.kafka"}
     assert sorted(held) == sorted(rooms)
+
+
+@pytest.mark.parametrize("sink", [each.name for each in SINKS])
+def test_a_sink_is_in_every_place_that_contributing_lists(sink: str) -> None:
+    about = [file.name for file in (ROOT / "docs").glob("*.md") if f"`{sink}`" in file.read_text().splitlines()[0]]
+    assert len(about) == 1, "a page whose title ends with the format's name"
+    assert about[0] in (ROOT / "mkdocs.yml").read_text()
+    assert f"]({about[0]})" in (ROOT / "docs" / "index.md").read_text()
+    assert {"2pc-mysql": "mariadb"}.get(sink, sink.removeprefix("2pc-")) in {
+        cell.sink.partition("-")[0] for cell in CELLS
+    }
+    if sink != "2pc-multi":  # its handles are those of its sinks
+        suites = [file.read_text() for room in ("tests", "integration") for file in (ROOT / room).rglob("test_*.py")]
+        assert [each for each in suites if "SinkConformance)" in each and f'"golden" / "{sink}"' in each], (
+            "golden handles"
+        )
+        assert list(ROOT.glob(f"*/golden/{sink}/*.json"))
+
+
+def test_each_extra_that_an_error_tells_users_to_install_exists() -> None:
+    described = ConfigParser()
+    described.read(ROOT / "setup.cfg")
+    texts = [file.read_text() for file in (ROOT / "connector").rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r"barrier-kafka\[([\w-]+)\]", text)}
+    named |= {each.name.removeprefix("2pc-") for each in SINKS if each.path.startswith("connector.sql")}
+    assert named - set(described["options.extras_require"]) == set()
 
 
 @pytest.mark.parametrize("missing", ["connector.spark.host", "connector", "transactional"])

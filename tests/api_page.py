@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import barrier_kafka
 import barrier_kafka.reader
 import barrier_kafka.sinks
 import barrier_kafka.testing
+import connector.options
 
 __all__ = ["PAGE", "api_page"]
 
@@ -46,7 +48,7 @@ def api_page() -> str:
         names["Functions" if not inspect.isclass(value) else "Errors" if _is_error(value) else "Classes"][name] = value
     for module in (barrier_kafka.reader, barrier_kafka.sinks, barrier_kafka.testing):
         values = {name: getattr(module, name) for name in module.__all__}
-        names[f"`{module.__name__}`"] = {name: value for name, value in values.items() if callable(value)}
+        names[f"`{module.__name__}`"] = {**{name: value for name, value in values.items() if callable(value)}, **values}
     page = _Page({name for members in names.values() for name in members})
     lines = [HEAD]
     for kind, members in names.items():
@@ -70,6 +72,8 @@ class _Page:
 
     def entry(self, name: str, value: Any) -> list[str]:
         """Return what the page says of a name."""
+        if not callable(value):
+            return [f"### `{name}`", "", _described(name), ""]
         bases = [base.__name__ for base in value.__bases__] if inspect.isclass(value) and _is_error(value) else []
         head = f"class {name}({', '.join(bases)})" if bases else _head(name, value)
         lines = [f"### `{name}`", "", "```python", head, "```", "", *self._text(value, name)]
@@ -78,10 +82,15 @@ class _Page:
     def _methods(self, kind: type, owner: str) -> list[str]:
         rows = []
         for name, member in vars(kind).items():
-            plain = member.__func__ if isinstance(member, classmethod) else member
+            plain = getattr(member, "__func__", getattr(member, "fget", member))
             if not name.startswith("_") and inspect.isfunction(plain):
-                summary = (inspect.getdoc(plain) or "").split("\n\n")[0].replace("|", "\\|")
-                rows.append(f"| `{name}` | {self._linked(summary, owner)} |")
+                summary = self._linked((inspect.getdoc(plain) or "").split("\n\n")[0], owner)
+                head = (
+                    name
+                    if isinstance(member, property)
+                    else _line(name, inspect.signature(plain), owned=not isinstance(member, staticmethod))
+                )
+                rows.append("| {} | {} |".format(*(each.replace("|", "\\|") for each in (f"`{head}`", summary))))
         return ["| method | |", "|---|---|", *rows, ""] if rows else []
 
     def _text(self, value: Any, owner: str) -> list[str]:
@@ -141,6 +150,16 @@ class _Page:
         return _CODE.sub(shown, text)
 
 
+def _described(constant: str) -> str:
+    """Return the text below a constant of `connector.options`."""
+    body = ast.parse(inspect.getsource(connector.options)).body
+    for assigned, text in pairwise(body):
+        target = ast.unparse(assigned).partition(":" if isinstance(assigned, ast.AnnAssign) else " =")[0]
+        if target == constant and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            return str(text.value.value)
+    raise LookupError(constant)
+
+
 def _is_error(value: type) -> bool:
     return issubclass(value, Exception)
 
@@ -152,11 +171,18 @@ def _head(name: str, value: Callable[..., Any]) -> str:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return name
-    given = _arguments(signature.parameters)
+    if inspect.isclass(value):
+        signature = signature.replace(return_annotation=signature.empty)
+    whole = _line(name, signature)
+    given, end = _arguments(signature.parameters), whole[whole.rindex(")") :]
+    return whole if len(whole) <= WIDTH else "\n".join([f"{name}(", *(f"    {each}," for each in given), end])
+
+
+def _line(name: str, signature: inspect.Signature, owned: bool = False) -> str:
+    """Return a signature in one line; without the first argument if it is `owned` by a class."""
     result = signature.return_annotation
-    end = "" if inspect.isclass(value) or result is inspect.Signature.empty else f" -> {_annotation(result)}"
-    whole = f"{name}({', '.join(given)}){end}"
-    return whole if len(whole) <= WIDTH else "\n".join([f"{name}(", *(f"    {each}," for each in given), f"){end}"])
+    end = "" if result is signature.empty else f" -> {_annotation(result)}"
+    return f"{name}({', '.join(_arguments(signature.parameters)[owned:])}){end}"
 
 
 def _arguments(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
@@ -177,7 +203,7 @@ def _annotation(annotation: Any) -> str:
 
 
 def _default(value: Any) -> str:
-    return re.sub(r"<.*? at 0x\w+>|<factory>", "...", repr(value))
+    return re.sub(r"<.*? at 0x\w+>|<factory>|Ellipsis", "...", repr(value))
 
 
 if __name__ == "__main__":

@@ -142,6 +142,9 @@ class GuardsRuns(ABC):
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Claim the prefix at the store (if `mark` is None), or check that this run still owns it. *Driver, once per planning.*
 
+        A claim ends the claim before it. If this run no longer owns the prefix, raise `FencedError`. If the store has changed
+        since the run began (a failover, an older copy), raise `StoreReplacedError`.
+
         Parameters
         ----------
         mark : Mapping[str, Any] or None

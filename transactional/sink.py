@@ -114,13 +114,18 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def write(self, transaction: TransactionT, batch: pa.RecordBatch) -> None:
-        """Write a batch of at least one row, invisible to readers. *Executor, once per Arrow batch.*"""
+        """Write a batch of at least one row, invisible to readers. *Executor, once per Arrow batch.*
+
+        Many clients send a request again if they get no answer, and then the store may have the rows twice. So turn off the
+        retries of your client, or make a repeated request harmless. If this method raises, Spark repeats the task.
+        """
 
     @abstractmethod
     def preCommit(self, transaction: TransactionT) -> HandleT | None:
         """Prepare: make all written rows durable and still invisible, even if this process dies. *Executor, once per task.*
 
-        Durable rows survive a power failure. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`.
+        Durable rows survive a power failure. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`. If the
+        store is a server, let `checkStart` and `identify` refuse one that answers before it has written to disk.
 
         Returns
         -------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -31,9 +31,11 @@ from connector.options import prefix_of
 from connector.spark.location_owner import refuse_elsewhere
 from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded_sink
 from transactional.capabilities import Examines
-from transactional.errors import OptionError, TwoPhaseCommitError
+from transactional.comparison import compare_histories
+from transactional.errors import OptionError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem
-from transactional.sink import Options, TwoPhaseCommitSink
+from transactional.journal import Journal
+from transactional.sink import Options, TwoPhaseCommitSink, routes_of
 
 __all__ = ["examine_location", "examine_options"]
 
@@ -48,7 +50,8 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
     yield from check_versions()
     yield from check_store(location)
     try:
-        ledger = location.journal().load()
+        journal = location.journal()
+        ledger = journal.load()
         refuse_elsewhere(location, ledger)
         run = recorded_run(ledger)
         if ledger.rewinding is not None:
@@ -59,9 +62,24 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
             )
         with naming_secrets(run, given):
             sink = recorded_sink(run, location, given)
-            yield from _check_sink(sink, run.prefix, {each.prefix for each in ledger.runs.values()}, 0)
+            target = _check_target(journal, sink, location.query_id()) if ledger.rewinding is None else ()
+            yield from _check_sink(sink, run.prefix, {each.prefix for each in ledger.runs.values()}, 0, target)
     except TwoPhaseCommitError as error:
         yield failed(error)
+
+
+def _check_target(journal: Journal, sink: TwoPhaseCommitSink[Any, Any], query_id: str) -> Iterator[Finding]:
+    """Check that the target is there, and that it and the journal have the same checkpoints, as the next run will."""
+    run = journal.ledger.newest_run
+    if run is None:
+        return
+    settled = journal.ledger.known_at_store(routes_of(sink))
+    for route, checkpoint in settled.items():
+        if not sink.isThere(route):
+            raise StoreError("STORE_GONE", store=f"{sink.name()} {route}".strip(), known=checkpoint)
+    compare_histories(journal, sink, query_id, run.sink, run.prefix, run.identity)
+    if settled:
+        yield good("target", f"{sink.name()} has everything up to checkpoint {max(settled.values())}, the newest one")
 
 
 def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
@@ -129,10 +147,15 @@ def _check_several(options: Mapping[str, str], own: Collection[str], interval: s
 
 
 def _check_sink(
-    sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, own: Collection[str], interval_ms: int
+    sink: TwoPhaseCommitSink[Any, Any],
+    prefix: str | None,
+    own: Collection[str],
+    interval_ms: int,
+    target: Iterable[Finding] = (),
 ) -> Iterator[Finding]:
     try:
         yield good("options", "all options are valid")
+        yield from target
         if isinstance(sink, Examines):
             sink.checkStart(prefix)
         yield good("sink", f"{sink.name()} finds everything that it needs to start")

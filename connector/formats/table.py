@@ -22,7 +22,7 @@ class Format:
     shown_by : Sequence[str]
         Options by which `barrier doctor` recognizes the format. One of these options is enough.
     schemes : Sequence[str]
-        URL schemes that identify the format in the option ``url``, if several formats have the same options.
+        URL schemes of the option ``url`` that identify the format.
     """
 
     name: str
@@ -35,18 +35,18 @@ class Format:
         module, _, name = self.path.partition(":")
         return getattr(import_module(module), name)
 
-    def is_shown_by(self, options: Mapping[str, str]) -> bool:
-        """Return whether these options fit this format."""
-        scheme = options.get("url", "").removeprefix("jdbc:").partition("://")[0]
-        return any(name in options for name in self.shown_by) and (not self.schemes or scheme in self.schemes)
-
 
 SINKS: Final[Sequence[Format]] = (
     Format("2pc-multi", "connector.multi.sink:MultiSink", ("sinks",)),
     Format("2pc-kafka", "connector.kafka.sink.kafka_sink:KafkaSink", ("topic", "kafka.bootstrap.servers")),
     Format("2pc-delta", "connector.delta.sink:DeltaSink", ("path",)),
-    Format("2pc-mysql", "connector.sql.mysql_sink:MysqlSink", ("dbtable",), ("mysql", "mariadb")),
-    Format("2pc-postgresql", "connector.sql.postgresql_sink:PostgresqlSink", ("dbtable",)),
+    Format(
+        "2pc-postgresql",
+        "connector.sql.postgresql_sink:PostgresqlSink",
+        ("dbtable",),
+        ("postgresql", "postgres"),
+    ),
+    Format("2pc-mysql", "connector.sql.mysql_sink:MysqlSink", (), ("mysql", "mariadb")),
 )
 
 FORMATS: Final[Sequence[Format]] = (
@@ -61,5 +61,11 @@ FORMATS: Final[Sequence[Format]] = (
 
 
 def format_of(options: Mapping[str, str]) -> str | None:
-    """Return the name of the first format that these options fit; None if there is none."""
-    return next((each.name for each in FORMATS if each.is_shown_by(options)), None)
+    """Return the name of the format that the scheme of the ``url`` identifies, or of the first format that an option shows.
+
+    None if there is none.
+    """
+    scheme = options.get("url", "").strip().removeprefix("jdbc:").partition("://")[0].lower()
+    by_scheme = (each.name for each in FORMATS if scheme in each.schemes)
+    by_option = (each.name for each in FORMATS if any(name in options for name in each.shown_by))
+    return next(by_scheme, None) or next(by_option, None)

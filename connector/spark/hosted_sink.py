@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from connector.formats.discovery import SinkType
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest
-from connector.options import HOST_OPTIONS, prefix_of
+from connector.options import HOST_OPTIONS, OptionTable, prefix_of
 from connector.spark import internals
 from connector.spark.collector import collector_patient
 from connector.spark.process import driver_process
@@ -212,7 +212,8 @@ class HostedSink:
     def own_options(self) -> Mapping[str, Any]:
         """Return the parsed options that every sink has (`HOST_OPTIONS`), without this sink's own options."""
         known = {option.key.lower() for option in HOST_OPTIONS.options}
-        return HOST_OPTIONS.parse({key: value for key, value in self.options.items() if key in known})
+        table = OptionTable(self.type.name(), HOST_OPTIONS.options, passthrough_prefixes=())
+        return table.parse({key: value for key, value in self.options.items() if key in known})
 
     def _own_options(self, sink: TwoPhaseCommitSink[Any, Any]) -> Mapping[str, Any]:
         own = self.own_options()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
-from connector.doctor.examine import examine_options
+from connector.doctor.examine import examine_location, examine_options
 from connector.doctor.finding import CHECKS, failed
 from connector.doctor.store import check_store
 from connector.formats import discovery
+from connector.formats.table import format_of
 from connector.kafka.sink.examination import check_timeout
 from connector.location.location import CheckpointLocation
+from tests.connector.cli_place import CliPlace
 from transactional.capabilities import Examines
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import StoreError
 from transactional.errors.catalogue import catalogue
 from transactional.finding import Finding, Level, good, problem
@@ -121,6 +125,48 @@ def test_a_sink_of_a_user_is_checked_by_its_options_as_ours_are(monkeypatch: pyt
     assert {"options", "sink", "interval", "disk"} <= set(found)
     assert found["interval"].sentence == "30000 ms, []"
     assert found["disk"].level is Level.PROBLEM
+
+
+def test_a_target_that_was_deleted_or_restored_is_found_at_the_location(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    place.run(seen={})
+    place.decided(0)
+    older = shutil.copytree(place.output, tmp_path / "older")
+    last = place.decided(1)
+
+    def found() -> list[tuple[str, str]]:
+        findings = examine_location(CheckpointLocation(str(place)), {})
+        return [(each.level.name, each.condition) for each in findings if each.check == "target"]
+
+    assert found() == [("GOOD", "")]
+    shutil.move(place.output, tmp_path / "newest")
+    assert found() == [("PROBLEM", "STORE_GONE")]
+    shutil.move(older, place.output)
+    assert found() == [("PROBLEM", "STORE_WENT_BACK")]
+    shutil.rmtree(place.output)
+    shutil.move(tmp_path / "newest", place.output)
+    assert found() == [("GOOD", "")]
+    place.made().commit([], DecidedCheckpoint(last + 7, (), 0, "q", "p"))
+    findings = list(examine_location(CheckpointLocation(str(place)), {}))
+    assert ("location", "LOCATION_PUT_BACK") in [(each.check, each.condition) for each in findings]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"url": "postgresql://server/shop"}, "2pc-postgresql"),
+        ({"url": "jdbc:postgresql://server/shop", "dbtable": "t"}, "2pc-postgresql"),
+        ({"url": "MariaDB://server/shop"}, "2pc-mysql"),
+        ({"url": "jdbc:mysql://server/shop", "dbtable": "t"}, "2pc-mysql"),
+        ({"url": "oracle://server/shop", "dbtable": "t"}, "2pc-postgresql"),
+        ({"path": "/table"}, "2pc-delta"),
+        ({"sinks": "a,b", "a.topic": "t"}, "2pc-multi"),
+        ({"url": "http://registry:8081"}, None),
+        ({}, None),
+    ],
+)
+def test_options_show_their_format(options: Mapping[str, str], kind: str | None) -> None:
+    assert format_of(options) == kind
 
 
 def test_a_package_that_is_missing_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

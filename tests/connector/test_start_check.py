@@ -168,6 +168,13 @@ def test_what_start_is_given_counts_over_the_writer(start: Start, tmp_path: Path
         start("parquet", {}, **{**named, "outputMode": "complete"}, **given)
 
 
+def test_a_wrong_value_of_an_option_of_every_sink_names_the_sink(start: Start, tmp_path: Path) -> None:
+    given = {"checkpointLocation": str(tmp_path), "path": str(tmp_path), "retainedCheckpoints": "many"}
+    with pytest.raises(OptionError, match=r"checked: .*retainedCheckpoints") as raised:
+        start("parquet", {}, format="checked", **given)
+    assert raised.value.parameters["owner"] == "checked"
+
+
 def test_the_first_start_at_a_location_logs_what_may_hurt(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

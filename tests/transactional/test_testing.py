@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from transactional import testing
+from transactional.capabilities import GuardsRuns
 from transactional.checkpoint import DecidedCheckpoint
-from transactional.errors import TransactionLostError
+from transactional.errors import FencedError, TransactionLostError
 from transactional.sink import Options, Outcome, TransactionContext
 from transactional.testing import FailingSink, FakeClock, MemoryTransactions, RecordingSink
 
@@ -113,6 +118,91 @@ def test_the_conformance_suite_finds_a_sink_that_breaks_the_contract(sink: type[
 
     with pytest.raises(AssertionError):
         getattr(Suite(), test)({})
+
+
+class Stubborn(RecordingSink):
+    """Writes through a server, and sends a request again if it gets no answer, as many clients do."""
+
+    shared = MemoryTransactions()
+    repeats = True
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema, self.shared)
+
+    def write(self, transaction: int, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            request = f"{transaction} {row['value']}\n".encode()
+            if not self._ask(request) and not (self.repeats and self._ask(request)):
+                raise ConnectionError("no answer")
+
+    def _ask(self, request: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", int(self.options["port"]))) as connection:
+            connection.sendall(request)
+            return connection.recv(10)
+
+
+class Insert(socketserver.StreamRequestHandler):
+    """The server of `Stubborn`."""
+
+    def handle(self) -> None:
+        transaction, value = self.rfile.readline().split()
+        Stubborn.shared.write(int(transaction), [{"value": value.decode()}])
+        self.wfile.write(b"done\n")
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_client_that_writes_twice_when_an_answer_is_lost_is_found(
+    repeats: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Suite(testing.SinkConformance):
+        sink_type = Stubborn
+        seconds = 0.0
+
+        def throughProxy(self, options: Mapping[str, str], forward: Callable[[str, int], int]) -> Mapping[str, str]:
+            return {**options, "port": str(forward("127.0.0.1", int(options["port"])))}
+
+        def visible(self, options: Mapping[str, str]) -> Sequence[int]:
+            return [int(row["value"]) for row in Stubborn.shared.rows()]
+
+    monkeypatch.setattr(Stubborn, "shared", MemoryTransactions())
+    monkeypatch.setattr(Stubborn, "repeats", repeats)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Insert) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        expected = (
+            pytest.raises(AssertionError, match=r"answer 1 was lost: expected \[0, 1, 2, 3\]")
+            if repeats
+            else nullcontext()
+        )
+        try:
+            with expected:
+                Suite().test_a_lost_answer_neither_loses_nor_doubles_rows({"port": str(server.server_address[1])})
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Careless(GuardsRuns, RecordingSink):
+    """Breaks the contract: a mark is good forever, or only once."""
+
+    once = False
+
+    def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if mark and self.once:
+            raise FencedError("PREFIX_TAKEN", prefix="p", reason="so I say")
+        return mark or {"number": 1}
+
+
+@pytest.mark.parametrize(("once", "found"), [(False, pytest.fail.Exception), (True, FencedError)])
+def test_a_sink_that_does_not_fence_an_older_run_or_fences_its_own_is_found(
+    once: bool, found: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Suite(testing.SinkConformance):
+        sink_type = Careless
+
+    monkeypatch.setattr(Careless, "once", once)
+    with pytest.raises(found):
+        Suite().test_a_new_run_fences_the_run_before_it({})
 
 
 class Late(RecordingSink):

@@ -8,8 +8,10 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from transactional.capabilities import WarmsUp
 from transactional.clock import Deadline, SystemClock
@@ -23,9 +25,35 @@ if TYPE_CHECKING:
 
     from transactional.testing.conformance import SinkConformance
 
-__all__ = ["Bench"]
+__all__ = ["Bench", "ClosesSinks", "close", "opened"]
 
 POLL_SECONDS = 0.05  # between two checks of a store that answers late
+
+
+_open: list[TwoPhaseCommitSink[Any, Any]] = []
+"""The sinks of the running test that are not closed."""
+
+
+def opened(sink: TwoPhaseCommitSink[Any, Any]) -> TwoPhaseCommitSink[Any, Any]:
+    """Return the sink, and close it at the end of the test: it may have connections."""
+    _open.append(sink)
+    return sink
+
+
+def close(sink: TwoPhaseCommitSink[Any, Any]) -> None:
+    """Close a sink before the end of its test."""
+    _open.remove(sink)
+    sink.close()
+
+
+class ClosesSinks:
+    """A test class that closes its `opened` sinks after each test."""
+
+    @pytest.fixture(autouse=True)
+    def _close_sinks(self) -> Iterator[None]:
+        yield
+        while _open:
+            _open.pop().close()
 
 
 class Bench:
@@ -44,14 +72,22 @@ class Bench:
 
     def _begin_run(self) -> None:
         """Do what the driver does before any task begins."""
-        sink = self.sink()
-        sink.identify()
-        guard_run(sink, None)
-        sink.close()
+        with self._closing() as sink:
+            sink.identify()
+            guard_run(sink, None)
 
     def sink(self) -> TwoPhaseCommitSink[Any, Any]:
         """Build a new sink, as another process would."""
-        return self._suite.sink_type(Options(self.options), self._suite.schema())
+        return opened(self._suite.sink_type(Options(self.options), self._suite.schema()))
+
+    @contextmanager
+    def _closing(self, sink: TwoPhaseCommitSink[Any, Any] | None = None) -> Iterator[TwoPhaseCommitSink[Any, Any]]:
+        """Close the sink, by default a new one, at the end of the block."""
+        sink = sink or self.sink()
+        try:
+            yield sink
+        finally:
+            close(sink)
 
     def sweep(
         self, known: Sequence[Any] = (), sink: TwoPhaseCommitSink[Any, Any] | None = None, run: int = ALL_RUNS
@@ -77,9 +113,15 @@ class Bench:
 
     def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin a new run. Return the state of the store and the run's mark, both read back from JSON, as from a journal."""
-        sink = self.sink()
-        seen, mark = json.loads(json.dumps([dict(history_seen(sink, history)), dict(guard_run(sink, None))]))
-        return seen, mark
+        with self._closing() as sink:
+            seen: dict[str, Any] = json.loads(json.dumps(dict(history_seen(sink, history))))
+        return seen, self.claim()
+
+    def claim(self, mark: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Claim the prefix for a new run, or plan again in the run of a mark. Return the mark, read back from JSON."""
+        with self._closing() as sink:
+            made: dict[str, Any] = json.loads(json.dumps(dict(guard_run(sink, mark))))
+        return made
 
     def warm(self, partition: int = 0) -> TwoPhaseCommitSink[Any, Any]:
         """Build a new sink, and warm it up in a thread, as the host does while a task waits for its first row."""
@@ -111,13 +153,17 @@ class Bench:
         context: TransactionContext,
         sink: TwoPhaseCommitSink[Any, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a task that prepares these batches; return its handle, as `prepare` does."""
-        sink = sink or self.sink()
-        transaction = sink.beginTransaction(context)
-        for each in batches:
-            sink.write(transaction, each)
-        handle = sink.preCommit(transaction)
-        sink.close()
+        """Run a task that prepares these batches; return its handle, as `prepare` does. If the task fails, roll it back."""
+        with self._closing(sink) as sink:
+            transaction = sink.beginTransaction(context)
+            try:
+                for each in batches:
+                    sink.write(transaction, each)
+                handle = sink.preCommit(transaction)
+            except Exception:
+                with suppress(Exception):  # a sweep aborts what could not be rolled back
+                    sink.rollback(transaction)
+                raise
         assert handle is not None, "with the options of this test, preCommit must return a handle"
         through: dict[str, Any] = json.loads(json.dumps(handle))
         assert through == handle, "a handle must be unchanged after it was written and read as JSON"

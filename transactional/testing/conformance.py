@@ -11,9 +11,10 @@ import pytest
 
 from transactional.capabilities import KeepsEvidence
 from transactional.sink import Options, TwoPhaseCommitSink, history_seen
-from transactional.testing.bench import Bench
+from transactional.testing.bench import Bench, ClosesSinks, close
 from transactional.testing.deaths import spread
 from transactional.testing.golden import GoldenHandles
+from transactional.testing.lost_answers import LostAnswers
 from transactional.testing.several_processes import SeveralProcesses
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SinkConformance"]
 
 
-class SinkConformance(GoldenHandles, SeveralProcesses):
+class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses):
     """Test class that checks whether a sink keeps the contract of `TwoPhaseCommitSink`.
 
     Subclass it in a pytest module: its methods are the tests. Set `sink_type`, define a fixture ``sink_options``, and
@@ -40,7 +41,8 @@ class SinkConformance(GoldenHandles, SeveralProcesses):
     rounds : int
         The number of races between commit and abort.
     deaths : int
-        The maximum number of processes that are killed within a `commit`, each at a different line of the sink's code.
+        The maximum number of processes that are killed within a `commit`, each at a different line of the sink's code. Also
+        the maximum number of answers that are lost in `throughProxy`.
     ordered : bool
         True if `visible` returns the rows of one transaction in the order in which they were written. Set it to False if
         your store does not keep the order: most database tables do not.
@@ -330,7 +332,7 @@ class SinkConformance(GoldenHandles, SeveralProcesses):
         """A warm-up without rows leaves nothing open. If a row comes, the task's own thread begins the transaction."""
         bench = Bench(self, sink_options)
         idle, sink = bench.warm(partition=1), bench.warm()
-        idle.close()
+        close(idle)
         bench.must_be_finished()
         assert bench.sweep() == 0
         handle = bench.prepare([1], sink=sink)
@@ -358,7 +360,7 @@ class SinkConformance(GoldenHandles, SeveralProcesses):
         assert not bench.refuses(replace(known, handles=[handle]))
         if isinstance(sink, KeepsEvidence):
             assert not bench.refuses(replace(known, stamp=sink.stamp([handle])))
-        bench.warm().close()  # a warm-up must not remove the evidence
+        close(bench.warm())  # a warm-up must not remove the evidence
         assert bench.refuses(bench.history(seen=seen, mark=mark)), (
             "PutBackError expected: the journal lacks this commit"
         )

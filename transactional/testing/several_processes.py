@@ -6,6 +6,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+from transactional.capabilities import GuardsRuns
+from transactional.errors import FencedError
 from transactional.testing.bench import Bench
 
 __all__ = ["SeveralProcesses"]
@@ -54,6 +58,22 @@ class SeveralProcesses:
                 )
                 bench.must_see(expected)
         assert ends == {"commit", "abort"}
+
+    def test_a_new_run_fences_the_run_before_it(self, sink_options: Mapping[str, str]) -> None:
+        """A sink that claims its prefix refuses the mark of an older run, but not the mark of the newest one."""
+        suite: Any = self
+        if not issubclass(suite.sink_type, GuardsRuns):
+            pytest.skip("the sink is not a GuardsRuns")
+        bench = Bench(suite, sink_options)
+        other = Bench(suite, sink_options, prefix=bench.prefix + "-other")
+        old, beside = bench.claim(), other.claim()
+        for _ in range(2):
+            old = bench.claim(old)
+        new = bench.claim()
+        with pytest.raises(FencedError):
+            bench.claim(old)
+        assert bench.claim(new), "the newest run must go on after an older one was refused"
+        assert other.claim(beside), "a run of another prefix must go on"
 
     def test_a_process_killed_after_begin_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
         """The killed process must also leave nothing that blocks the next transaction."""

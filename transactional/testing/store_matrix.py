@@ -28,6 +28,7 @@ from transactional.journal import Journal, MemoryJournalStore
 from transactional.recovery import QueryView
 from transactional.rewind import Rewinder
 from transactional.sink import ONE, Options, TransactionContext, TwoPhaseCommitSink, routes_of
+from transactional.testing.bench import ClosesSinks, close, opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +44,7 @@ MOMENTS = ("run begins", "driver lives", "commit", "batch write")
 """When the damage happens: before a new driver plans, between two micro-batches, before a commit, or before a batch write."""
 
 
-class StoreMatrix:
+class StoreMatrix(ClosesSinks):
     """Test class that checks that a sink never writes into a wrong store: an older copy, an empty one, or a different one.
 
     Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests cause each
@@ -259,7 +260,7 @@ class _Query:
         sink.commit = die  # type: ignore[assignment,method-assign]
         with pytest.raises(_Died):
             self._coordinator(batch, sink).commit(messages, batch)
-        sink.close()
+        close(sink)
 
     def run(self, batch: int, numbers: Sequence[int]) -> None:
         """Run one complete micro-batch: plan, task, commit."""
@@ -281,13 +282,13 @@ class _Query:
             newest = max(journal.load().checkpoints)
             Rewinder(journal, sink, logs, self._id, self._prefix).preview(newest)
         finally:
-            sink.close()
+            close(sink)
 
     def is_there(self) -> bool:
         """Return whether all targets exist, according to a new sink."""
         sink = self._sink()
         found = [sink.isThere(route) for route in routes_of(sink)]
-        sink.close()
+        close(sink)
         return all(found)
 
     def tasks(self, batch: int, numbers: Sequence[int]) -> list[Acknowledgement | None]:
@@ -297,7 +298,7 @@ class _Query:
         arrow = self._suite.batch(numbers)
         rows = dict(sink.route(arrow)) if isinstance(sink, Routes) else {ONE[0]: arrow}
         parts = [self._part(sink, plan, route, rows[route]) for route in routes_of(sink)]
-        sink.close()
+        close(sink)
         return [Acknowledgement(plan.token, batch, 0, 0, plan.drains(0), parts, plan.sources)]
 
     def _part(self, sink: TwoPhaseCommitSink[Any, Any], plan: TaskPlan, route: str, rows: pa.RecordBatch) -> Part:
@@ -332,7 +333,7 @@ class _Query:
         assert anyhow or isinstance(stopped.value, (StoreError, LocationError, OptionError)), stopped.value
 
     def _sink(self) -> TwoPhaseCommitSink[Any, Any]:
-        return self._suite.sink_type(Options(self.options), self._suite.schema())
+        return opened(self._suite.sink_type(Options(self.options), self._suite.schema()))
 
     def _coordinator(self, batch: int, sink: TwoPhaseCommitSink[Any, Any] | None = None) -> CheckpointCoordinator:
         lines = [_line(batch)]

@@ -1,0 +1,147 @@
+"""A test in which the sink's connection ends after the store has handled a request, so that the sink gets no answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from transactional.testing.bench import Bench
+from transactional.testing.deaths import spread
+
+__all__ = ["LostAnswers"]
+
+HOST = "127.0.0.1"
+
+
+class LostAnswers:
+    """The part of `SinkConformance` that loses answers of the store."""
+
+    def throughProxy(self, options: Mapping[str, str], forward: Callable[[str, int], int]) -> Mapping[str, str] | None:
+        """Return the options, but with the address of a proxy in front of the store.
+
+        By default, return None: then the test of lost answers is skipped. Override it if the sink reaches its store over TCP:
+        many clients send a request again if they get no answer, and such a client may write rows twice.
+
+        Parameters
+        ----------
+        options : Mapping[str, str]
+            A sink's options.
+        forward : Callable[[str, int], int]
+            Starts a proxy in front of a host and port of the store. Returns the proxy's port at 127.0.0.1.
+        """
+        return None
+
+    def test_a_lost_answer_neither_loses_nor_doubles_rows(self, sink_options: Mapping[str, str]) -> None:
+        """A task and a commit lose one answer, each time a later one. The framework repeats the task, or the commit."""
+        suite: Any = self
+        bench = Bench(suite, sink_options)
+        with ExitStack() as proxies:
+            wire = _Wire()
+            options = self.throughProxy(bench.options, lambda *store: proxies.enter_context(wire.proxy(*store)))
+            if options is None:
+                pytest.skip("the suite has no throughProxy")
+            lossy = Bench(suite, options, bench.prefix, bench.query)
+            seen: list[int] = []
+            losses: list[int | None] = [None]  # the first turn counts the answers
+            for turn, lost in enumerate(losses):
+                numbers = [2 * turn, 2 * turn + 1]
+                wire.lose(lost)
+                try:
+                    handle = lossy.prepare(numbers, 0, 0, turn)
+                except Exception:  # noqa: BLE001 - Spark repeats a task after any error
+                    handle = lossy.prepare(numbers, 0, 1, turn)
+                with contextlib.suppress(Exception):  # the next commit, without a loss, must not fail
+                    lossy.commit(handle)
+                if lost is None:
+                    assert wire.answers, (
+                        "no answer came through the proxy: do the options of throughProxy have its port?"
+                    )
+                    losses += spread(wire.answers, suite.deaths)
+                bench.commit(handle)
+                seen += numbers
+                bench.eventually(bench.seen, seen, f"visible rows, after answer {lost} was lost")
+                bench.next_checkpoint()
+                lossy.next_checkpoint()
+            bench.sweep()
+            bench.must_see(seen)
+            bench.must_be_finished()
+
+
+class _Wire:
+    """Counts the answers that pass through proxies, and loses one of them."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self._lost: int | None = None
+        self._lock = threading.Lock()
+
+    def lose(self, number: int | None) -> None:
+        """Count from 0 again, and lose the answer with this number; None to lose none."""
+        with self._lock:
+            self.answers, self._lost = 0, number
+
+    def passes(self) -> bool:
+        """Count an answer. Return whether it passes."""
+        with self._lock:
+            self.answers += 1
+            return self.answers != self._lost
+
+    @contextmanager
+    def proxy(self, host: str, port: int) -> Iterator[int]:
+        """Forward connections to a store; yield the port to connect to."""
+        with socket.create_server((HOST, 0)) as listener:
+            threading.Thread(target=self._accept, args=(listener, (host, port)), daemon=True).start()
+            yield listener.getsockname()[1]
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+
+    def _accept(self, listener: socket.socket, store: tuple[str, int]) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                connection = _Connection(self, client, socket.create_connection(store))
+            except OSError:
+                client.close()
+                continue
+            for pump in (connection.forward_requests, connection.forward_answers):
+                threading.Thread(target=pump, daemon=True).start()
+
+
+class _Connection:
+    """One connection of a client. What the store sends after a request is one answer."""
+
+    def __init__(self, wire: _Wire, client: socket.socket, store: socket.socket) -> None:
+        self._wire, self._client, self._store = wire, client, store
+        self._asked = threading.Event()
+
+    def forward_requests(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._client.recv(1 << 16):
+                self._asked.set()
+                self._store.sendall(data)
+        self._end()
+
+    def forward_answers(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._store.recv(1 << 16):
+                if self._asked.is_set():
+                    self._asked.clear()
+                    if not self._wire.passes():
+                        break
+                self._client.sendall(data)
+        self._end()
+
+    def _end(self) -> None:
+        for end in (self._client, self._store):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
