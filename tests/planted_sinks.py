@@ -170,7 +170,7 @@ BUGS = {
         "test_a_late_commit_of_an_earlier_checkpoint_leaves_the_newest",
     ),
     "isThere always answers yes": Bug(
-        (("""return os.path.exists(self.options["path"])""", "return True"),),
+        (("""return os.path.exists(self.path)""", "return True"),),
         "test_a_sink_notices_that_its_store_is_gone_and_creates_none",
     ),
     "the store's identity is another one each time": Bug(
