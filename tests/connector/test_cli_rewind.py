@@ -414,7 +414,7 @@ def test_a_table_that_others_have_written_to_is_refused_before_anything_is_begun
     assert "the rewind would be refused: [TABLE_HAS_OTHER_COMMITS]" in said
     status, document, _ = answer(capsys, *asked, "--yes")
     assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
-    assert "did not commit the versions 4" in document["message"]
+    assert "does not show that this query committed the versions 4" in document["message"]
     assert "with --allow-reemit and without --restore-tables" in document["message"]
     assert (table.ledger().position, table.version()) == (before, 4)
     assert answer(capsys, *asked[:-1], "--allow-reemit", "--yes")[0] == 0
