@@ -81,7 +81,9 @@ class _Page:
 
     def _methods(self, kind: type, owner: str) -> list[str]:
         rows = []
-        for name, member in vars(kind).items():
+        # Methods of bases that have no entry of their own count as the class's.
+        bases = [base for base in kind.__mro__[:0:-1] if self._is_hidden(base)]
+        for name, member in {name: each for base in [*bases, kind] for name, each in vars(base).items()}.items():
             plain = getattr(member, "__func__", getattr(member, "fget", member))
             if not name.startswith("_") and inspect.isfunction(plain):
                 summary = self._linked((inspect.getdoc(plain) or "").split("\n\n")[0], owner)
@@ -92,6 +94,10 @@ class _Page:
                 )
                 rows.append("| {} | {} |".format(*(each.replace("|", "\\|") for each in (f"`{head}`", summary))))
         return ["| method | |", "|---|---|", *rows, ""] if rows else []
+
+    def _is_hidden(self, base: type) -> bool:
+        ours = ("barrier_kafka", "connector", "transactional")
+        return base.__module__.partition(".")[0] in ours and base.__name__ not in self._names
 
     def _text(self, value: Any, owner: str) -> list[str]:
         text = inspect.getdoc(value) or ""

@@ -117,7 +117,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Write a batch of at least one row, invisible to readers. *Executor, once per Arrow batch.*
 
         Many clients send a request again if they get no answer, and then the store may have the rows twice. So turn off the
-        retries of your client, or make a repeated request harmless. If this method raises, Spark repeats the task.
+        retries of your client, or make a repeated request harmless. If this method raises, the framework rolls back, and the
+        rows are written again.
         """
 
     @abstractmethod

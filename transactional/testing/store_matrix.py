@@ -264,7 +264,7 @@ class _Query:
 
     def run(self, batch: int, numbers: Sequence[int]) -> None:
         """Run one complete micro-batch: plan, task, commit."""
-        self._coordinator(batch).commit(self.tasks(batch, numbers), batch)
+        self._commit(self.tasks(batch, numbers), batch)
         self._done = batch
 
     def request(self, times: int) -> None:
@@ -293,8 +293,8 @@ class _Query:
 
     def tasks(self, batch: int, numbers: Sequence[int]) -> list[Acknowledgement | None]:
         """Plan a micro-batch, run its task, and return the task's message."""
-        plan = self._coordinator(batch).plan()
         sink = self._sink()
+        plan = self._coordinator(batch, sink).plan()
         arrow = self._suite.batch(numbers)
         rows = dict(sink.route(arrow)) if isinstance(sink, Routes) else {ONE[0]: arrow}
         parts = [self._part(sink, plan, route, rows[route]) for route in routes_of(sink)]
@@ -316,7 +316,7 @@ class _Query:
     def go_on(self, messages: list[Acknowledgement | None]) -> None:
         """Take the query's next step: commit these messages, write a version again, or run the next micro-batch."""
         if messages:
-            self._coordinator(3).commit(messages, 3)
+            self._commit(messages, 3)
         elif self._versions:
             self.run(2, [2])
         else:
@@ -335,7 +335,12 @@ class _Query:
     def _sink(self) -> TwoPhaseCommitSink[Any, Any]:
         return opened(self._suite.sink_type(Options(self.options), self._suite.schema()))
 
-    def _coordinator(self, batch: int, sink: TwoPhaseCommitSink[Any, Any] | None = None) -> CheckpointCoordinator:
+    def _commit(self, messages: list[Acknowledgement | None], batch: int) -> None:
+        sink = self._sink()
+        self._coordinator(batch, sink).commit(messages, batch)
+        close(sink)
+
+    def _coordinator(self, batch: int, sink: TwoPhaseCommitSink[Any, Any]) -> CheckpointCoordinator:
         lines = [_line(batch)]
         previous = [_line(batch - 1)] if batch and not self._versions else None
         committed = -1 if self._versions else batch - 1
@@ -343,7 +348,7 @@ class _Query:
         kept = {key: value for key, value in self.options.items() if key != "transactionalidprefix"}
         name = self._suite.sink_type.name()
         settings = RunSettings(self._driver, name, "options", self._prefix, setup={"options": kept})
-        return CheckpointCoordinator(Journal(self.journal), sink or self._sink(), settings, view)
+        return CheckpointCoordinator(Journal(self.journal), sink, settings, view)
 
 
 class _Died(BaseException):
