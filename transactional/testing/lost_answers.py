@@ -27,8 +27,8 @@ class LostAnswers:
         """Return the options, but with the address of a proxy in front of the store.
 
         By default, return None: then the test of lost answers is skipped. Override it if the sink reaches its store over TCP:
-        many clients send a request again if they get no answer, and such a client may write rows twice. A client that connects
-        to other addresses, which the store tells it (brokers, replica sets), does not use the proxy.
+        many clients send a request again if they get no answer, and such a client may write rows twice. If a store
+        returns further addresses (brokers, replica sets), its client does not use the proxy for these.
 
         Parameters
         ----------
