@@ -12,7 +12,7 @@ from tests.results import FOLDER, read_results
 __all__ = ["TABLES"]
 
 FAULTS, SOAK, MUTANTS = FOLDER / "faults.json", FOLDER / "soak.json", FOLDER / "mutants.json"
-SEARCHES, DISCOVERED = FOLDER / "simulation.json", FOLDER / "planted.json"
+SEARCHES, DISCOVERED, MATRIX = FOLDER / "simulation.json", FOLDER / "planted.json", FOLDER / "matrix.json"
 
 BINS = (1, 2, 5, 10, 20, 40, 80, 240)
 """Seconds: upper bounds of the histogram of recovery times."""
@@ -21,13 +21,18 @@ BAR = 40  # characters of the longest
 
 
 def _summary() -> Iterator[str]:
-    searches, faults, soak = map(read_results, (SEARCHES, FAULTS, SOAK))
+    searches, faults, soak, matrix = map(read_results, (SEARCHES, FAULTS, SOAK, MATRIX))
     mutants = [row for row in read_results(MUTANTS) if row["room"] == "all"]
     runs, steps = (sum(row[what] for row in searches) for what in ("runs", "steps"))
     rows = {
         "simulated runs of the real protocol": (runs, f"`make simulate`; {steps:,} steps", searches),
         "faults of three brokers, networks, disks, clocks, databases": (_strikes(faults), "`make faults`", faults),
         "`kill -9` at random moments": (_strikes(soak), "`make soak`", soak),
+        "crashes at every point on every sink, and other long tests": (
+            sum(row["tests"] for row in matrix),
+            "`make matrix`, beside `make test`",
+            matrix,
+        ),
         "one-line bugs, planted into the product": (
             sum(row["planted"] for row in mutants),
             f"`make mutants`; the quick tests find {sum(row['found'] for row in mutants)}",
