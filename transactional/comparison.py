@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transactional.errors import LocationError
+from transactional.errors import LocationError, StoreError
 from transactional.history import History, history_of
 from transactional.journal import Journal
 from transactional.ownership import moved_on
 from transactional.sink import TwoPhaseCommitSink, history_seen, routes_of
 
-__all__ = ["compare_histories"]
+__all__ = ["compare_histories", "must_be_there"]
+
+
+def must_be_there(sink: TwoPhaseCommitSink[Any, Any], settled: Mapping[str, int]) -> None:
+    """Raise ``STORE_GONE`` if a target is missing that has a settled checkpoint; `settled` has the newest one of each route."""
+    for route, checkpoint in settled.items():
+        if not sink.isThere(route):
+            raise StoreError("STORE_GONE", store=f"{sink.name()} {route}".strip(), known=checkpoint)
 
 
 def compare_histories(

@@ -31,8 +31,8 @@ from connector.options import prefix_of
 from connector.spark.location_owner import refuse_elsewhere
 from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded_sink
 from transactional.capabilities import Examines
-from transactional.comparison import compare_histories
-from transactional.errors import OptionError, StoreError, TwoPhaseCommitError
+from transactional.comparison import compare_histories, must_be_there
+from transactional.errors import OptionError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem
 from transactional.journal import Journal
 from transactional.secrets import is_secret
@@ -83,11 +83,8 @@ def _check_target(journal: Journal, sink: TwoPhaseCommitSink[Any, Any], query_id
     if run is None or not settled:
         return
     try:
-        there = {route: sink.isThere(route) for route in {*settled, *routes_of(sink)}}
-        for route, checkpoint in settled.items():
-            if not there[route]:
-                raise StoreError("STORE_GONE", store=f"{sink.name()} {route}".strip(), known=checkpoint)
-        if all(there.values()):
+        must_be_there(sink, settled)
+        if all(sink.isThere(route) for route in routes_of(sink) if route not in settled):
             _, seen = compare_histories(journal, sink, query_id, run.sink, run.prefix, run.identity)
             if "checkpoint" in seen:
                 yield good("target", f"{sink.name()} has the query's rows up to checkpoint {seen['checkpoint']}")

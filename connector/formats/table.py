@@ -40,12 +40,7 @@ SINKS: Final[Sequence[Format]] = (
     Format("2pc-multi", "connector.multi.sink:MultiSink", ("sinks",)),
     Format("2pc-kafka", "connector.kafka.sink.kafka_sink:KafkaSink", ("topic", "kafka.bootstrap.servers")),
     Format("2pc-delta", "connector.delta.sink:DeltaSink", ("path",)),
-    Format(
-        "2pc-postgresql",
-        "connector.sql.postgresql_sink:PostgresqlSink",
-        ("dbtable",),
-        ("postgresql", "postgres"),
-    ),
+    Format("2pc-postgresql", "connector.sql.postgresql_sink:PostgresqlSink", ("dbtable",), ("postgresql", "postgres")),
     Format("2pc-mysql", "connector.sql.mysql_sink:MysqlSink", (), ("mysql", "mariadb")),
 )
 

@@ -212,8 +212,8 @@ class HostedSink:
     def own_options(self) -> Mapping[str, Any]:
         """Return the parsed options that every sink has (`HOST_OPTIONS`), without this sink's own options."""
         known = {option.key.lower() for option in HOST_OPTIONS.options}
-        table = OptionTable(self.type.name(), HOST_OPTIONS.options, passthrough_prefixes=())
-        return table.parse({key: value for key, value in self.options.items() if key in known})
+        given = {key: value for key, value in self.options.items() if key in known}
+        return OptionTable(self.type.name(), ()).parse(given, also=HOST_OPTIONS)
 
     def _own_options(self, sink: TwoPhaseCommitSink[Any, Any]) -> Mapping[str, Any]:
         own = self.own_options()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.clock import Clock
+from transactional.comparison import must_be_there
 from transactional.errors import StoreError
 from transactional.hooks import CheckpointHook
 from transactional.journal import Journal
@@ -120,10 +121,8 @@ class Session:
         """
         if self._identity is None:
             settled = self._settled()
-            here = [route for route in settled if self._is_same_address(route)]
-            for route, checkpoint in settled.items():
-                if route in here and not self.sink.isThere(route):
-                    raise StoreError("STORE_GONE", store=self._named(route), known=checkpoint)
+            here = {route: checkpoint for route, checkpoint in settled.items() if self._is_same_address(route)}
+            must_be_there(self.sink, here)
             identity = dict(self.sink.identify())
             for route, checkpoint in settled.items():
                 if route in here or self._is_same_place(identity, route):

@@ -133,40 +133,37 @@ class _Connection:
 
     def __init__(self, wire: _Wire, client: socket.socket) -> None:
         self._wire, self._client = wire, client
-        self._store = socket.socket()
+        self._ends = [client]
         self._asked = threading.Event()
 
     def run(self, store: tuple[str, int]) -> None:
         """Connect to the store, and forward until one side closes."""
-        try:
-            self._store = socket.create_connection(store, CONNECT_SECONDS)
-            self._store.settimeout(None)
-        except OSError:
-            self.end()
-            return
-        threading.Thread(target=self._forward_requests, daemon=True).start()
-        self._forward_answers()
+        with contextlib.suppress(OSError):
+            end = socket.create_connection(store, CONNECT_SECONDS)
+            self._ends.append(end)
+            end.settimeout(None)
+            threading.Thread(target=self._forward_requests, args=(end,), daemon=True).start()
+            self._forward_answers(end)
+        self.end()
 
-    def _forward_requests(self) -> None:
+    def _forward_requests(self, store: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := self._client.recv(1 << 16):
                 self._asked.set()
-                self._store.sendall(data)
-            self._store.shutdown(socket.SHUT_WR)  # the client may still wait for answers
+                store.sendall(data)
+            store.shutdown(socket.SHUT_WR)  # the client may still wait for answers
 
-    def _forward_answers(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := self._store.recv(1 << 16):
-                if self._asked.is_set():
-                    self._asked.clear()
-                    if not self._wire.passes():
-                        break
-                self._client.sendall(data)
-        self.end()
+    def _forward_answers(self, store: socket.socket) -> None:
+        while data := store.recv(1 << 16):
+            if self._asked.is_set():
+                self._asked.clear()
+                if not self._wire.passes():
+                    return
+            self._client.sendall(data)
 
     def end(self) -> None:
         """Close both sides."""
-        for end in (self._client, self._store):
+        for end in self._ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
