@@ -12,16 +12,6 @@ from typing import Any
 
 from transactional.entry import canonical
 
-__all__ = [
-    "BarrierKind",
-    "CheckpointBarrier",
-    "SourceLine",
-    "closes_checkpoint",
-    "cut_of",
-    "new_barriers",
-    "sources_digest",
-]
-
 
 class BarrierKind(str, enum.Enum):
     """The reason why the source made a barrier: a checkpoint is due, or the query ends."""

@@ -9,22 +9,6 @@ from typing import Any
 
 from transactional.digest import ENCODING_VERSION, RowDigest, encoding_of
 
-__all__ = [
-    "AcknowledgeResult",
-    "Acknowledgement",
-    "CheckpointFailureReason",
-    "CheckpointMark",
-    "ClosingReason",
-    "DecidedCheckpoint",
-    "ExpectedPart",
-    "Mode",
-    "Part",
-    "PartKey",
-    "PendingCheckpoint",
-    "TaskPlan",
-]
-
-
 PartKey = tuple[int, str]
 """A partition id and a route, which together identify a part within its micro-batch."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "Deadline", "Pace", "SystemClock"]
-
 
 class Clock(Protocol):
     """The clock that the protocol uses. In tests, pass a clock of your own, such as `FakeClock`."""

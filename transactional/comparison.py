@@ -11,8 +11,6 @@ from transactional.journal import Journal
 from transactional.ownership import moved_on
 from transactional.sink import TwoPhaseCommitSink, history_seen, routes_of
 
-__all__ = ["compare_histories", "must_be_there"]
-
 
 def must_be_there(sink: TwoPhaseCommitSink[Any, Any], settled: Mapping[str, int]) -> None:
     """Raise ``STORE_GONE`` if a target is missing that has a settled checkpoint; `settled` has the newest one of each route."""

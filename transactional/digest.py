@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["ENCODING_VERSION", "RowDigest", "digest_of_all", "encoding_of", "encodings_of"]
-
 ENCODING_VERSION = 2
 """The encoding of new records. Digests in all encodings from 1 to this one can be computed."""
 

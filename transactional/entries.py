@@ -12,34 +12,6 @@ from typing import Any, ClassVar, Final
 
 from transactional.entry import EntryKind
 
-__all__ = [
-    "KINDS",
-    "Aborted",
-    "Adopt",
-    "Decided",
-    "Declined",
-    "Fact",
-    "Fenced",
-    "MarkTaken",
-    "Moved",
-    "Opened",
-    "Prepared",
-    "Repair",
-    "Request",
-    "Resolve",
-    "Restarted",
-    "RestoreBegun",
-    "Restored",
-    "RewindBegun",
-    "RewindDone",
-    "RunClaimed",
-    "Settled",
-    "Stopped",
-    "Verdict",
-    "Void",
-    "fact_of",
-]
-
 Json = Mapping[str, Any]
 
 

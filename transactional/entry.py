@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from transactional.errors import JournalError
 
-__all__ = ["FORMAT", "UNFIT", "Entry", "EntryKind", "canonical", "checksum", "decode", "encode", "torn"]
-
 FORMAT: Final = 2
 
 UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError)

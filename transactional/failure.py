@@ -17,8 +17,6 @@ from transactional.errors import TwoPhaseCommitError
 from transactional.errors.catalogue import catalogue
 from transactional.secrets import without_named_secrets
 
-__all__ = ["Failure", "Remedy", "failure_of"]
-
 MOST_TEXT = 500
 """The maximum length of `Failure.text` in characters. It is limited because journal entries and health files contain it."""
 

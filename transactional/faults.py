@@ -12,8 +12,6 @@ import os
 import signal
 import time
 
-__all__ = ["ALL_POINTS", "LONG_POINTS", "POINTS", "REWIND_POINTS", "SAVEPOINT_POINTS", "InjectedFault", "reach"]
-
 VARIABLE = "BARRIER_FAULTS"
 
 POINTS = (

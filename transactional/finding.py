@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["Finding", "Level", "good", "problem", "unknown", "warning"]
-
 
 class Level(enum.Enum):
     """The severity of a finding: good, unknown, warning or problem."""

@@ -14,8 +14,6 @@ from transactional.errors import PutBackError, StoreError
 from transactional.ledger import Ledger, PartRecord, RunRecord
 from transactional.transaction import ONE
 
-__all__ = ["Handle", "History", "RunMark", "compared", "history_of", "must_hold"]
-
 Handle = Mapping[str, Any]
 RunMark = Mapping[str, Any]
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from transactional.errors import HookError, OptionError
 from transactional.sink import Options
 
-__all__ = ["CheckpointHook", "HookContext", "hooks_of", "restore", "trigger"]
-
 MOST_BYTES = 1 << 20
 """The maximum size of a hook's state in bytes. It is limited because the journal contains the state."""
 

@@ -12,24 +12,6 @@ from transactional.entries import RestoreBegun
 from transactional.errors import FencedError, LocationError, ProtocolError, SupersededError
 from transactional.ledger import Ledger, Moved, RunRecord
 
-__all__ = [
-    "Judge",
-    "may_abort",
-    "may_keep",
-    "may_record",
-    "may_settle",
-    "may_stop",
-    "may_void",
-    "moved_on",
-    "must_be_at",
-    "must_have_started_last",
-    "must_own",
-    "newest_run",
-    "rewinding",
-    "superseded",
-    "unfinished",
-]
-
 Judge = Callable[[Ledger], None]
 """A function that raises an error if the ledger forbids an entry."""
 

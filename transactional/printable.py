@@ -5,8 +5,6 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-__all__ = ["printable"]
-
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """The Unicode categories that are escaped: control and format characters (some of them reverse text), surrogates, line ends."""
 

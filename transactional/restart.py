@@ -15,16 +15,6 @@ from typing import NamedTuple
 from transactional.clock import Clock, SystemClock
 from transactional.errors import OptionError
 
-__all__ = [
-    "ExponentialDelay",
-    "FailureRate",
-    "FixedDelay",
-    "Life",
-    "NoRestart",
-    "RestartStrategy",
-    "Restarts",
-]
-
 KEPT_LIVES = 10_000
 """The number of past lives that `Restarts` keeps. Every `FailureRate.max_failures` must be lower."""
 

@@ -12,8 +12,6 @@ from transactional.errors import LocationError
 from transactional.ledger import Ledger
 from transactional.ownership import moved_on
 
-__all__ = ["FAR_ABOVE", "begins_at", "begins_far_above", "cut", "may_move"]
-
 FAR_ABOVE = 1_000_000
 """How many entry numbers a claimed journal skips if the origin's journal can't be read.
 

@@ -29,16 +29,6 @@ from transactional.recovery import committed_undecided, is_late_commit
 from transactional.settlement import Settlement
 from transactional.sink import Cutoff, TwoPhaseCommitSink, restorable, routes_of
 
-__all__ = [
-    "NothingToRewindError",
-    "Preview",
-    "QueryLogs",
-    "Rewinder",
-    "out_of_step",
-    "output_ranges",
-    "replaced",
-]
-
 log = logging.getLogger(__name__)
 
 

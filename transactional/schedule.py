@@ -7,8 +7,6 @@ from typing import Final
 
 from transactional.barrier import BarrierKind, CheckpointBarrier
 
-__all__ = ["EMPTY_BARRIERS", "EMPTY_BARRIER_MS", "Schedule"]
-
 EMPTY_BARRIER_MS: Final = 10_000
 """The minimum wait before the first empty barrier, in milliseconds. The wait doubles for each further one.
 

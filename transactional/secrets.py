@@ -15,19 +15,6 @@ from transactional.errors import TwoPhaseCommitError
 from transactional.errors.catalogue import catalogue
 from transactional.finding import Finding
 
-__all__ = [
-    "HIDDEN",
-    "hides_value",
-    "hiding",
-    "is_secret",
-    "masked",
-    "masked_finding",
-    "secrets_of",
-    "without_named_secrets",
-    "without_secrets",
-    "without_values",
-]
-
 HIDDEN = "(hidden)"
 
 LONG: Final = 20

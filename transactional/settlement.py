@@ -35,8 +35,6 @@ from transactional.recovery import (
 )
 from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink, commit_calls, routes_of
 
-__all__ = ["Settlement"]
-
 log = logging.getLogger(__name__)
 
 ROUNDS = 4

@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["GOLDEN", "hash_spans", "mix"]
-
 GOLDEN = 0x9E3779B97F4A7C15
 
 _MOST = 64

@@ -12,20 +12,6 @@ from typing import Any
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.ledger import CheckpointRecord, CheckpointState, FailureRecord, Ledger, between
 
-__all__ = [
-    "CheckpointHistory",
-    "Pending",
-    "Restored",
-    "Unsettled",
-    "counts",
-    "figures",
-    "history",
-    "newest_completed",
-    "pending",
-    "restored",
-    "unsettled",
-]
-
 
 @dataclass(frozen=True)
 class CheckpointHistory:

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ONE", "Cutoff", "HandleState", "Options", "Outcome", "TransactionContext"]
-
 ONE: Final[Sequence[str]] = ("",)
 """The routes of a sink that does not combine several sinks: one route with an empty name."""
 

@@ -11,8 +11,6 @@ import typer
 
 from connector.cli.report import Output, reporting
 
-__all__ = ["Location", "Locations", "QueryStopped", "Servers", "Yes", "for_typer", "seconds"]
-
 Location = Annotated[
     str, typer.Argument(metavar="LOCATION", help="The query's checkpointLocation.", show_default=False)
 ]

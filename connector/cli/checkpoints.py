@@ -20,8 +20,6 @@ from transactional.ledger import Ledger
 from transactional.ownership import must_own, newest_run
 from transactional.stats import CheckpointHistory, counts, figures, history
 
-__all__ = ["list_checkpoints", "show", "trigger"]
-
 
 def list_checkpoints(
     report: Report,

@@ -28,8 +28,6 @@ from connector.cli.serve import serve
 from connector.cli.stop import stop
 from transactional.printable import printable
 
-__all__ = ["main"]
-
 # typer's pretty tracebacks show the values of variables, perhaps a password. rich's help tables cut off option names.
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,

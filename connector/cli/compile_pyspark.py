@@ -5,8 +5,6 @@ from __future__ import annotations
 from connector.cli.report import Report
 from transactional.errors import OptionError
 
-__all__ = ["compile_pyspark"]
-
 
 def compile_pyspark(report: Report) -> None:
     """To start queries faster: compile PySpark once for all Python processes that Spark starts.

@@ -14,8 +14,6 @@ from connector.doctor.finding import CHECKS
 from transactional.finding import Finding, Level
 from transactional.secrets import masked_finding, secrets_of
 
-__all__ = ["doctor"]
-
 PAGE = "docs/doctor.md"
 
 

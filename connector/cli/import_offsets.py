@@ -17,8 +17,6 @@ from connector.location.location import CheckpointLocation
 from connector.views.words import time_text
 from transactional.errors import LocationError, OptionError
 
-__all__ = ["import_offsets"]
-
 
 def import_offsets(
     report: Report,

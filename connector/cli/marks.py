@@ -12,8 +12,6 @@ from connector.cli.report import Report
 from connector.operations.signals import StopRequest, obeying_signals
 from transactional.sink import Options
 
-__all__ = ["inject", "offsets"]
-
 Servers = Annotated[
     str,
     typer.Option(

@@ -9,8 +9,6 @@ from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ownership import unfinished
 
-__all__ = ["find_location", "load_journal", "open_journal"]
-
 
 def find_location(path: str, new: bool = False, first_start: bool = False) -> CheckpointLocation:
     """Return the location at a path. Refuse a path that can't be a query's checkpoint location.

@@ -14,8 +14,6 @@ from connector.cli.report import Report
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 
-__all__ = ["recover_query"]
-
 
 def recover_query(
     report: Report,

@@ -18,18 +18,6 @@ from transactional.errors import TwoPhaseCommitError
 from transactional.printable import printable
 from transactional.secrets import hiding, secrets_of
 
-__all__ = [
-    "EXIT_STATUS",
-    "LINES",
-    "MEANINGS",
-    "Output",
-    "ReaderGoneError",
-    "Report",
-    "Status",
-    "reporting",
-    "writing",
-]
-
 LINES = "\n\t"
 """The only control characters that are printed unchanged, because sentences and tracebacks contain them."""
 

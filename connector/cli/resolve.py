@@ -20,8 +20,6 @@ from transactional.ledger import Ledger, PartRecord
 from transactional.ownership import must_be_at
 from transactional.sink import Outcome
 
-__all__ = ["Decision", "resolve"]
-
 
 class Decision(str, enum.Enum):
     """The decisions that an operator can make about an unsettled part. `CONSEQUENCES` explains each."""

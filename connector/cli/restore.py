@@ -14,8 +14,6 @@ from connector.operations.adoption import Adoption
 from connector.savepoints.restore import Restore
 from transactional.errors import TwoPhaseCommitError
 
-__all__ = ["restore"]
-
 
 def restore(
     report: Report,

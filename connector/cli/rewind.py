@@ -26,8 +26,6 @@ from transactional.ledger import Ledger, Rewind
 from transactional.rewind import Preview, Rewinder, output_ranges
 from transactional.sink import TwoPhaseCommitSink, restorable
 
-__all__ = ["rewind"]
-
 Sink = TwoPhaseCommitSink[Any, Any]
 
 MOST_NAMED = 20

@@ -16,8 +16,6 @@ from connector.savepoints.manifest import Savepoint
 from connector.savepoints.take import TIMEOUT
 from connector.views.words import time_text
 
-__all__ = ["dispose", "list_savepoints", "take"]
-
 QUERY = 8
 """The number of characters of a query's id that a table shows. The JSON document has the whole id."""
 

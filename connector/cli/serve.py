@@ -16,8 +16,6 @@ from connector.cli.report import Report
 from connector.spark import recorded_options
 from transactional.errors import OptionError
 
-__all__ = ["serve"]
-
 TOKEN = "BARRIER_SERVE_TOKEN"
 
 

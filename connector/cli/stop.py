@@ -19,8 +19,6 @@ from connector.spark.exclusion import QueryRunsError
 from connector.views.words import batches_text
 from transactional.ownership import moved_on
 
-__all__ = ["stop"]
-
 LOOK_SECONDS = 0.5
 """Seconds between two reads of the journal."""
 

@@ -23,8 +23,6 @@ from connector.views.transactions import document, held_document, held_sentences
 from transactional.clock import SystemClock
 from transactional.errors import ProtocolError, StoreError
 
-__all__ = ["abort_transaction", "explain", "list_transactions"]
-
 Topics = Annotated[
     list[str] | None,
     typer.Option(

@@ -21,19 +21,6 @@ from transactional import OptionError, RowRefusedError, StoreError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = [
-    "Columns",
-    "arrow_schema",
-    "check_columns",
-    "check_creatable",
-    "check_names",
-    "check_protocol",
-    "columns_digest",
-    "fit_columns",
-    "new_columns",
-    "nullable",
-]
-
 HONOURED: Final = frozenset(
     {"appendOnly", "invariants", "timestampNtz", "changeDataFeed", "deletionVectors", "v2Checkpoint"}
 )

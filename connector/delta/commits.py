@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from transactional import DecidedCheckpoint
 
-__all__ = ["add_files", "check_unchanged", "exclude"]
-
 
 def check_unchanged(folder: TableFolder, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
     """Check that the table's columns have not changed since the files were prepared. New nullable columns are allowed."""

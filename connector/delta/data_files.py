@@ -18,8 +18,6 @@ from connector.delta.statistics import Seen, file_statistics, without_floating
 from connector.delta.storage import TableFolder
 from transactional import RowRefusedError
 
-__all__ = ["AddedFile", "DataFiles"]
-
 ROW_GROUP_ROWS: Final = 1 << 20
 ROW_GROUP_BYTES: Final = 64 << 20
 LEAST_GROUP_ROWS: Final = 1 << 14

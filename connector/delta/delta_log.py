@@ -12,8 +12,6 @@ from connector.delta.storage import TableFolder
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["MARK", "Past", "read_past"]
-
 MARK: Final = "barrierKafka"
 """The key of our mark in ``commitInfo``. The mark contains a checkpoint, an outcome, and nonces of aborted transactions."""
 

@@ -10,8 +10,6 @@ from connector.delta.write_options import WriteOptions
 from connector.sinks import good, nearest, problem
 from transactional import Finding
 
-__all__ = ["try_out"]
-
 PROBE = ".barrier-doctor"
 """The name of the file that the check writes. Delta's readers ignore it. If it can't be deleted, the next check replaces it."""
 

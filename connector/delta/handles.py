@@ -12,8 +12,6 @@ from transactional import HandleState, Outcome
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["FORMAT", "DeltaHandle", "added", "half_added", "is_added", "is_of", "outcome"]
-
 FORMAT: Final = 1
 
 

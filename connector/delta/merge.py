@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import DataFrame
 
-__all__ = ["idempotent_merge"]
-
 APP, VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 """Delta's session settings for the app transaction of commits. Delta skips a commit whose version the table already has."""
 

@@ -17,8 +17,6 @@ from connector.delta.storage import TableFolder
 from connector.sinks import UNFIT, checksum
 from transactional import TransactionContext
 
-__all__ = ["Note", "Notes"]
-
 log = logging.getLogger(__name__)
 
 VERSION: Final = 2

@@ -16,8 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-__all__ = ["Seen", "file_statistics", "without_floating"]
-
 TEXT_PREFIX: Final = 32
 """The largest number of characters in the lower bound of a string. Spark has the same limit."""
 

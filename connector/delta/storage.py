@@ -20,8 +20,6 @@ from transactional import StoreError, StoreUnreachableError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["TableFolder", "plain"]
-
 ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 """The terminal colors in the errors of deltalake."""
 

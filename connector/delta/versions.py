@@ -12,8 +12,6 @@ from transactional import StoreError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["check_restorable", "restore_version", "version_of"]
-
 
 def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, checkpoint: int) -> int | None:
     """Return the version that added a checkpoint's files; None if the log does not contain this version."""

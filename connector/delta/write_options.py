@@ -21,8 +21,6 @@ from connector.sinks import (
     local_path,
 )
 
-__all__ = ["NAME", "STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
-
 NAME: Final = "2pc-delta"
 
 STORAGE_PREFIX: Final = "storage."

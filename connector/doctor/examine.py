@@ -38,8 +38,6 @@ from transactional.journal import Journal
 from transactional.secrets import is_secret
 from transactional.sink import Options, TwoPhaseCommitSink, routes_of
 
-__all__ = ["examine_location", "examine_options"]
-
 REGISTRY: Final = "schema-registry"
 
 NO_QUERY: Final = "barrier-doctor"

@@ -7,8 +7,6 @@ from typing import Final
 from transactional.errors import TwoPhaseCommitError
 from transactional.finding import Finding, Level
 
-__all__ = ["CHECKS", "failed"]
-
 CHECKS: Final = {
     "options": "options that are unknown, missing, forbidden, or have a wrong value",
     "brokers": "brokers that can't be reached or do not answer, a wrong login, an untrusted certificate",

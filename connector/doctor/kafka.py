@@ -12,8 +12,6 @@ from connector.kafka.source.read_options import ReadOptions
 from connector.transactions.on_brokers import look
 from transactional.finding import Finding, good, problem, unknown, warning
 
-__all__ = ["check_read_topics", "check_readers"]
-
 SHORTEST_RETENTION_MS: Final = 24 * 3_600_000
 """One day, in milliseconds. If a topic keeps rows for less, a query that is stopped overnight may lose them."""
 

@@ -9,8 +9,6 @@ from connector.schema_registry.registry import Registry, UnknownSchemaError
 from transactional.errors import OptionError
 from transactional.finding import Finding, good
 
-__all__ = ["check_registry"]
-
 
 def check_registry(settings: Mapping[str, str]) -> Iterator[Finding]:
     """Check that a registry accepts this user's requests, and has a schema that can decode rows."""

@@ -14,8 +14,6 @@ from connector.location.location import CheckpointLocation, nearest
 from transactional.errors import TwoPhaseCommitError
 from transactional.finding import Finding, good, problem, warning
 
-__all__ = ["check_store"]
-
 FOLDER: Final = ".barrier-doctor"
 """The prefix of the temporary folder that the check creates in the location, and removes when it ends."""
 

@@ -16,8 +16,6 @@ from connector.kafka.native.library import native_library
 from connector.spark.archives import archives, has_compiled_modules
 from transactional.finding import Finding, good, problem, unknown, warning
 
-__all__ = ["check_versions"]
-
 PYTHON: Final = (3, 10)
 JAVA: Final = (17, 21)
 JAVA_SECONDS: Final = 30.0

@@ -18,8 +18,6 @@ from transactional.capabilities import NamesDatasets
 from transactional.errors import OptionError
 from transactional.sink import Options, TwoPhaseCommitSink
 
-__all__ = ["ALLOW", "SinkType", "allowed_paths", "datasets_of", "find_sink", "remember_sink"]
-
 log = logging.getLogger(__name__)
 
 SinkType = type[TwoPhaseCommitSink[Any, Any]]

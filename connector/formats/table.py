@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-__all__ = ["FORMATS", "SINKS", "Format", "format_of"]
-
 
 @dataclass(frozen=True)
 class Format:

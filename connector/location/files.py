@@ -13,8 +13,6 @@ from transactional.errors import LocationError
 from transactional.journal import JournalStore, LocalJournalStore, closed_journal
 from transactional.journal.folders import file_mode, make_folders, sync_folder
 
-__all__ = ["CHUNK", "GONE", "GuardedFiles", "LocalFiles", "LocationFiles", "read_file"]
-
 CHUNK: Final = 1 << 20
 """Bytes per read."""
 

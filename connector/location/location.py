@@ -15,8 +15,6 @@ from transactional.errors import LocationError, OptionError
 from transactional.journal import Journal
 from transactional.sink import Options
 
-__all__ = ["CheckpointLocation", "local_path", "nearest"]
-
 SINGLE_DRIVER = "BARRIER_SINGLE_DRIVER"
 """The environment variable that commands read instead of the query's option singleDriver."""
 

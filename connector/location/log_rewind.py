@@ -58,19 +58,6 @@ from transactional.ledger import Ledger
 from transactional.recovery import check_sources
 from transactional.rewind import Preview
 
-__all__ = [
-    "LocationLogs",
-    "RewindTooFarError",
-    "check_can_go_back",
-    "check_target",
-    "delete_after",
-    "is_replaced",
-    "plan_ends",
-    "put_back",
-    "replay",
-    "torn_newest",
-]
-
 
 class RewindTooFarError(LocationError):
     """The query can't go back this far, because Spark has deleted files that it would need."""

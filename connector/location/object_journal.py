@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from connector.location.object_store import AT_ONCE, ObjectFiles
 from transactional.errors import JournalError, JournalStoreError
 
-__all__ = ["ObjectJournalStore"]
-
 PROBE = ".conditional-put"
 """An empty file in the journal's folder. The store has to refuse to create it a second time."""
 

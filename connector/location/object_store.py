@@ -21,8 +21,6 @@ from transactional.journal import JournalStore
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["AT_ONCE", "ObjectFiles", "canonical_url", "told_error"]
-
 SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
 """Hadoop's URL schemes, each with the scheme that the journal uses for the same store."""
 

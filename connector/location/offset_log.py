@@ -16,20 +16,6 @@ from transactional.entry import UNFIT
 from transactional.errors import LocationError
 from transactional.recovery import QueryView
 
-__all__ = [
-    "TornOffsetsError",
-    "UnknownOffsetsError",
-    "has_offsets",
-    "is_torn",
-    "lines_of",
-    "newest",
-    "offsets_text",
-    "repartitions_before",
-    "source_lines",
-    "spark_view",
-    "stopped_view",
-]
-
 
 class TornOffsetsError(LocationError):
     """A file in ``offsets/`` is damaged: its content is not what Spark wrote."""

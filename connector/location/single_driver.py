@@ -22,9 +22,6 @@ from transactional.journal import JournalStore
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["FilesystemFiles", "FilesystemJournalStore"]
-
-
 NO_CLIENT = "Unable to load"
 """Part of pyarrow's error text if Hadoop's or Java's library is missing. Any other text: the store can't be reached."""
 

@@ -13,8 +13,6 @@ import zlib
 
 from connector.location.files import GuardedFiles, LocalFiles, LocationFiles, read_file
 
-__all__ = ["DamagedFileError", "read_text"]
-
 MAGIC = b"crc\0"
 
 

@@ -23,20 +23,6 @@ from typing import Any
 from connector.location.location import CheckpointLocation
 from connector.location.spark_files import read_text
 
-__all__ = [
-    "CHANGES",
-    "SHUFFLE_PARTITIONS",
-    "VERSIONED",
-    "files_of_snapshot",
-    "is_of_partition",
-    "metadata_line",
-    "partitions_of",
-    "shared_files",
-    "shuffle_partitions",
-    "state_files",
-    "stores_of",
-]
-
 VERSIONED = re.compile(r"\.*(\d+)(?:_[^.]+)?\.(delta|changelog|snapshot|zip)(\..+)?")
 """The name of a state file: version, id (optional), kind, and a suffix that only temporary and checksum files have."""
 

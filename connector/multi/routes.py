@@ -9,8 +9,6 @@ import pyarrow.compute as pc
 
 from transactional import RowRefusedError
 
-__all__ = ["can_route", "routed"]
-
 SHOWN, LONGEST = 3, 80
 """How many unknown names an error quotes at most, and how many characters of each."""
 

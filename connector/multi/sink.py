@@ -59,8 +59,6 @@ from transactional import (
 if TYPE_CHECKING:
     from transactional import DecidedCheckpoint, Finding
 
-__all__ = ["MultiSink"]
-
 log = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from connector.multi.names import NAME
 from connector.sinks import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_columns, as_str, hides_value, leads_out
 from transactional import OptionError
 
-__all__ = ["OF_EACH", "WRITE_OPTIONS", "SinkOptions", "WriteOptions", "parse_write_options"]
-
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TAKEN: Final = ("kafka", "storage")
 """Names that no sink may have, because other options begin with them."""

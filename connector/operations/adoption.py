@@ -13,8 +13,6 @@ from transactional.entries import Adopt
 from transactional.errors import LocationError
 from transactional.ownership import moved_on, must_be_at, unfinished
 
-__all__ = ["Adoption"]
-
 
 class Adoption:
     """The acceptance of a location as it is, for ``barrier restore --as-is``. Only `run` changes anything.

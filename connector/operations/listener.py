@@ -19,8 +19,6 @@ from transactional.stats import CheckpointHistory, Restored, history, restored
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointListener", "Listening", "add_listener"]
-
 log = logging.getLogger(__name__)
 
 

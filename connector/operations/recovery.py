@@ -38,8 +38,6 @@ from transactional.ledger import Ledger, RunRecord
 from transactional.recovery import UndecidedCommitError
 from transactional.rewind import NothingToRewindError, Rewinder, out_of_step
 
-__all__ = ["Recovery", "Upkeep", "recover"]
-
 log = logging.getLogger(__name__)
 
 CANNOT_COMMIT: Final = "%s: recovery can't commit all prepared rows, so it now tries to rewind the query: %s"

@@ -10,8 +10,6 @@ from typing import Any, Final
 from connector.options import Option, OptionTable, as_duration_ms, as_version
 from transactional.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 
-__all__ = ["from_config"]
-
 TYPE: Final = "restart-strategy.type"
 
 LONGEST_DAYS = 10_000

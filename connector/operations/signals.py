@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["StopRequest", "obeying_signals"]
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -21,8 +21,6 @@ from transactional.errors import FencedError, TwoPhaseCommitError
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import may_stop, newest_run, rewinding
 
-__all__ = ["FinalCheckpoint", "Standing", "end_run", "request_stop", "standing"]
-
 QUIET_SECONDS = 2.0
 """Seconds to wait for a new micro-batch. If none starts, the prepared rows are committed without one."""
 

@@ -25,8 +25,6 @@ from transactional.ledger import Ledger
 from transactional.restart import Restarts, RestartStrategy
 from transactional.secrets import without_named_secrets
 
-__all__ = ["LOOK_SECONDS", "Supervision", "record_restart"]
-
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2

@@ -11,8 +11,6 @@ from connector.formats.discovery import SinkType
 from connector.formats.table import FORMATS, SINKS, Format
 from connector.spark.host import HostedSinkDataSource, data_source_for
 
-__all__ = ["add_sinks", "known_sources", "sink_of", "source_of", "travels", "with_sinks"]
-
 SEVERAL: Final = "2pc-multi"
 """The format that combines several sinks. Some of them may be the user's own sinks."""
 

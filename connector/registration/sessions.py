@@ -19,8 +19,6 @@ from transactional.sink import TwoPhaseCommitSink
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "register_lost"]
-
 log = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from connector.kafka.source.offsets import SOURCE_NAME
 from connector.kafka.source.read_options import SLOTS
 from connector.spark import internals
 
-__all__ = ["give_slots", "slots_of"]
-
 _CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 

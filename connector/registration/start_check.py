@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from connector.spark.hosted_sink import HostedSink
 
-__all__ = ["check_starts"]
-
 log = logging.getLogger(__name__)
 
 OFFSET_LOG_VERSION: Final = "spark.sql.streaming.offsetLog.formatVersion"

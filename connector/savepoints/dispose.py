@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from connector.savepoints.manifest import MANIFEST, Savepoint, folder_of, is_leftover
 
-__all__ = ["delete_leftovers", "dispose"]
-
 
 def dispose(savepoint: Savepoint) -> None:
     """Delete a savepoint, and the leftovers of killed commands in its folder. Other files in the folder stay.

@@ -30,20 +30,6 @@ from transactional.errors import LocationError
 from transactional.journal import snapshot_file
 from transactional.ledger import CheckpointRecord, Ledger
 
-__all__ = [
-    "AT_ONCE",
-    "CHECKPOINT",
-    "MANIFEST",
-    "SavedFile",
-    "Savepoint",
-    "copy_file",
-    "find",
-    "folder_of",
-    "is_leftover",
-    "read",
-    "write",
-]
-
 FORMAT: Final = 2
 """The format that is written. Format 1 can be read as well: its files are directly in the folder, not in ``<id>``."""
 

@@ -19,8 +19,6 @@ from transactional.errors import LocationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["repartition"]
-
 STATE_STORE = "spark.sql.streaming.stateStore."
 PROVIDER = f"{STATE_STORE}providerClass"
 ROCKSDB = "RocksDBStateStoreProvider"

@@ -35,8 +35,6 @@ from transactional.ledger import Ledger
 from transactional.ownership import moved_on
 from transactional.restore import begins_at, begins_far_above, may_move
 
-__all__ = ["Restore"]
-
 OURS: Final = "barrier"
 """The journal's folder. It may exist without a journal, because a killed create may have left temporary files in it."""
 

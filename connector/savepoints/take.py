@@ -50,8 +50,6 @@ from transactional.ledger import CheckpointRecord, Ledger
 from transactional.recovery import check_recorded
 from transactional.restore import cut
 
-__all__ = ["TIMEOUT", "free_folder", "take"]
-
 TIMEOUT: Final = 60.0
 """Seconds to wait for a checkpoint: longer than most micro-batches. A query that gets no rows closes no checkpoint."""
 

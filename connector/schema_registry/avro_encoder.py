@@ -13,8 +13,6 @@ from transactional.errors import RowRefusedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AvroEncoder"]
-
 
 class AvroEncoder:
     """Encodes a column of records with one schema.

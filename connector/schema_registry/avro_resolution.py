@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from decimal import MAX_PREC, Context, Decimal
 from typing import Any, Final
 
-__all__ = ["HOOKS", "SchemaResolutionError", "with_default_values", "writers_schema"]
-
 _EXACT: Final = Context(prec=MAX_PREC)
 
 _NAMED: Final = ("record", "error", "enum", "fixed")

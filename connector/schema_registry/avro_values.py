@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-__all__ = ["AvroDecoder", "ColumnType", "column_type", "parsed_schema"]
-
 _HEADER: Final = struct.Struct(">bI")
 
 _TIMES: Final[Mapping[str, tuple[str, str | None]]] = {

@@ -14,8 +14,6 @@ from transactional.errors import OptionError, StoreError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["Mode", "decode_avro", "decode_json", "subject_name"]
-
 Mode = Literal["FAILFAST", "PERMISSIVE", "ERRORS"]
 
 MODES: Final = ("FAILFAST", "PERMISSIVE", "ERRORS")

@@ -10,8 +10,6 @@ from transactional.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["dead_letters"]
-
 ROUTE, KEY, VALUE, HEADERS = "__route", "__key", "__value", "__headers"
 
 NO_RECORD = "the record's value is null"

@@ -16,9 +16,6 @@ from transactional.errors import OptionError, RowRefusedError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["encode_avro", "encode_json"]
-
-
 _ALL_DIGITS: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",

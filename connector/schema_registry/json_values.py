@@ -15,8 +15,6 @@ from transactional.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["json_type"]
-
 
 def json_type(definition: Definition) -> StructType:
     """Return the Spark struct type for the JSON Schema of an object."""

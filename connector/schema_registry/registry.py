@@ -16,8 +16,6 @@ from transactional.secrets import masked
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema
 
-__all__ = ["EXTRA", "MAGIC_BYTES", "Definition", "Registry", "UnknownSchemaError", "missing_extra", "wire_header"]
-
 EXTRA: Final = "barrier-kafka[schema-registry]"
 
 MAGIC_BYTES: Final = 5

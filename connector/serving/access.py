@@ -14,8 +14,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Access", "is_loopback"]
-
 COOKIE: Final = "barrier_token"
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",

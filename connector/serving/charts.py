@@ -8,8 +8,6 @@ from xml.sax.saxutils import escape, quoteattr
 from connector.views.words import duration_text, time_text
 from transactional.stats import CheckpointHistory
 
-__all__ = ["STEPS", "durations", "volumes"]
-
 SHOWN = 60
 """The maximum number of checkpoints in a chart. If there are more, the chart shows the newest."""
 

@@ -28,8 +28,6 @@ from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
 
-__all__ = ["ClusterFacts", "QueryFacts", "look_at_clusters", "look_at_query"]
-
 log = logging.getLogger(__name__)
 
 

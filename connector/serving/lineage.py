@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from transactional.ledger import RunRecord
     from transactional.stats import CheckpointHistory
 
-__all__ = ["LineageListener"]
-
 PRODUCER: Final = "https://pypi.org/project/barrier-kafka"
 SERVERS: Final = "kafka.bootstrap.servers"
 

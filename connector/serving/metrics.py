@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["QueryCollector", "register_opentelemetry", "register_prometheus"]
-
 
 class QueryCollector:
     """A collector for `prometheus_client`, which exports the metrics of queries and clusters.

@@ -12,8 +12,6 @@ from connector.views.queries import QueryState
 from transactional.ledger import Ledger
 from transactional.stats import counts, newest_completed, pending, unsettled
 
-__all__ = ["METRICS", "Metric", "Sample", "samples"]
-
 
 @dataclass(frozen=True)
 class Metric:

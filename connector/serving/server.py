@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from transactional.errors import OptionError
 
-__all__ = ["listening"]
-
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:

@@ -12,8 +12,6 @@ from connector.location.location import CheckpointLocation
 from connector.serving.facts import ClusterFacts, QueryFacts, look_at_clusters, look_at_query
 from transactional.errors import OptionError
 
-__all__ = ["BROKER_SECONDS", "JOURNAL_SECONDS", "Watcher"]
-
 log = logging.getLogger(__name__)
 
 JOURNAL_SECONDS = 1.0

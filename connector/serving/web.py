@@ -31,8 +31,6 @@ from transactional.stats import CheckpointHistory, counts, history, newest_compl
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["application"]
-
 PAGES = Path(__file__).with_name("pages")
 BEAT_SECONDS = 15.0
 """An event stream sends a comment after this many seconds without an event, so that no proxy closes it."""

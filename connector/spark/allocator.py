@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["THRESHOLD_BYTES", "return_free_memory"]
-
 THRESHOLD_BYTES: Final = 128 << 10
 """The initial values of glibc's ``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD``, before glibc raises them."""
 

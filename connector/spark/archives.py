@@ -17,8 +17,6 @@ from typing import BinaryIO, Final
 from connector.location.files import LocalFiles
 from transactional.errors import OptionError
 
-__all__ = ["add_compiled_modules", "archives", "has_compiled_modules"]
-
 _UNCHECKED: Final = py_compile.PycInvalidationMode.UNCHECKED_HASH  # zipimport would compare times with the source's
 
 

@@ -27,8 +27,6 @@ from transactional.recovery import QueryView
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["HostedBatchWriter"]
-
 WHOSE = "batch-writer.json"
 """The file in ``<checkpointLocation>/barrier`` that names the application which writes there."""
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from connector.spark.allocator import return_free_memory
 
-__all__ = ["PATIENCE", "collector_patient"]
-
 PATIENCE: Final = 500_000
 """The collector runs when this number of tracked objects have been created and not yet freed.
 

@@ -13,8 +13,6 @@ from connector.spark.process import is_alive, process_text, this_process
 from transactional.errors import FencedError
 from transactional.ledger import Ledger, Rewind, RunRecord
 
-__all__ = ["QueryRunsError", "earlier_at_work", "exclusive_access", "query_at_work", "rewind_at_work"]
-
 log = logging.getLogger(__name__)
 
 

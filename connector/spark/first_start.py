@@ -25,8 +25,6 @@ from connector.spark.process import driver_text
 from transactional.errors import FencedError
 from transactional.journal.folders import make_folders
 
-__all__ = ["clean", "has_begun", "left", "record_name", "record_start"]
-
 log = logging.getLogger(__name__)
 
 STARTS: Final = "barrier/starts"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["HostedSinkDataSource", "HostedStreamWriter", "data_source_for"]
-
 
 class HostedSinkDataSource(DataSource):
     """The data source through which Spark uses a sink."""

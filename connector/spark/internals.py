@@ -21,33 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "Phase",
-    "StreamWrite",
-    "active_session",
-    "arrow_schema",
-    "batch_task",
-    "be_active",
-    "check_stream_limits",
-    "checkpoint_location",
-    "cloned",
-    "driver_identity",
-    "driver_of",
-    "driver_pid",
-    "finds_class",
-    "jvm_is_gone",
-    "knows_format",
-    "phase",
-    "running_tasks",
-    "setting",
-    "slots",
-    "stream_sources",
-    "stream_write",
-    "streaming_query",
-    "task_batch",
-    "worker_python",
-]
-
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _LOCAL_DIRS = "SPARK_LOCAL_DIRS"

@@ -8,8 +8,6 @@ from transactional.ledger import Ledger
 from transactional.ownership import moved_on, unfinished
 from transactional.recovery import QueryView, check_location
 
-__all__ = ["refuse_batch_writes", "refuse_elsewhere"]
-
 
 def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
     """If the location belongs to ``df.write``, raise `LocationError`, whose message ends with `instead`."""

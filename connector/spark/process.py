@@ -12,15 +12,6 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "driver_process",
-    "driver_text",
-    "is_alive",
-    "process_of",
-    "process_text",
-    "this_process",
-]
-
 _PROC = "/proc"
 _JVM = "java"
 """The name of a driver's process."""

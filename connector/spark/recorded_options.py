@@ -17,8 +17,6 @@ from connector.location.location import SINGLE_DRIVER_OPTION, STORE_OPTIONS
 from transactional.errors import OptionError
 from transactional.secrets import is_secret
 
-__all__ = ["confirmed_options", "leads_out"]
-
 log = logging.getLogger(__name__)
 
 HOOKS: Final = "checkpointhooks"

@@ -18,16 +18,6 @@ from transactional.sink import Options, TwoPhaseCommitSink
 if TYPE_CHECKING:
     from connector.spark.hosted_sink import HostedSink
 
-__all__ = [
-    "can_be_built",
-    "fitting",
-    "missing_secrets",
-    "naming_secrets",
-    "recorded_host",
-    "recorded_run",
-    "recorded_sink",
-]
-
 TYPES = ("fields", "type", "elementType", "keyType", "valueType")
 """The keys of a type's JSON that hold other types."""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["show_progress"]
-
 PROTOCOL = logging.getLogger("transactional")
 
 

@@ -20,8 +20,6 @@ from connector.sql.dialect import is_bytes, is_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["as_binary"]
-
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER: Final = struct.pack(">h", -1)
 

@@ -8,8 +8,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from transactional import OptionError
 
-__all__ = ["parse_url"]
-
 SCHEMES: Final = ("postgresql", "postgres")
 
 FROM_JDBC: Final[Mapping[str, str]] = {

@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from transactional import TransactionContext
 
-__all__ = ["AT_ONCE", "CONTROL_TABLES", "TRANSACTIONS", "ControlTables", "Cursor", "Prepared", "marks", "portions"]
-
 AT_ONCE: Final = 500
 """The largest number of nonces in one statement."""
 

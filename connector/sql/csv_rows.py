@@ -18,8 +18,6 @@ from pyarrow import csv
 from connector.sql.dialect import is_array, is_bytes, is_text
 from transactional import RowRefusedError
 
-__all__ = ["as_csv", "as_text", "constant", "hexadecimal", "is_utf8", "joined", "numbers", "only_where", "repeated"]
-
 ROWS: Final = 10_000
 """How many rows pyarrow encodes at a time. More rows would need more memory for their text."""
 

@@ -13,8 +13,6 @@ import tenacity
 from connector.sinks import Deadline, SystemClock, without_named_secrets
 from transactional import RowRefusedError, StoreError, StoreUnreachableError, TwoPhaseCommitError
 
-__all__ = ["Connection", "Database", "Owner", "plain", "sqlstate", "standard_error"]
-
 RETRY_SECONDS: Final = 0.2
 
 SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04", "HYT00"})

@@ -9,9 +9,6 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-__all__ = ["OWN_COLUMNS", "AnyColumn", "Column", "Dialect", "Index", "Kind", "Target"]
-__all__ += ["is_array", "is_bytes", "is_moment", "is_text"]
-
 OWN_COLUMNS = ("barrier_nonce", "barrier_row")
 """The first columns of a staging table: the nonce of the row's transaction, and the row's number in the transaction."""
 

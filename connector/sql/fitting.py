@@ -13,8 +13,6 @@ from connector.sinks import warning
 from connector.sql.dialect import AnyColumn, Dialect, Index, Target, is_array
 from transactional import Finding, OptionError, RowRefusedError
 
-__all__ = ["create_statement", "fit", "in_micros", "staging_name", "unique_warnings"]
-
 
 def _mismatch(dialect: Dialect[Any], reason: str, **parameters: Any) -> OptionError:
     return OptionError("COLUMNS_MISMATCH", owner=dialect.name, reason=reason, **parameters)

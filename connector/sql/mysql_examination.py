@@ -11,8 +11,6 @@ from connector.sql.fitting import unique_warnings
 from connector.sql.mysql_table import Column, Mysql
 from transactional import Finding
 
-__all__ = ["examine_database"]
-
 
 def examine_database(
     cursor: Any, described: str, target: Target[Column] | None, key: Sequence[str], dialect: Mysql, galera: bool

@@ -16,8 +16,6 @@ from connector.sql.csv_rows import constant, hexadecimal, is_utf8, joined, numbe
 from connector.sql.dialect import is_bytes, is_text
 from transactional import RowRefusedError
 
-__all__ = ["ValueRows", "as_values"]
-
 
 class ValueRows:
     """Rows as the text of an INSERT statement: ``(...),(...)``.

@@ -18,8 +18,6 @@ from connector.sql.table_sink import Staged, TableSink, literal
 from connector.sql.write_options import MYSQL_OPTIONS
 from transactional import Finding, Options, RowRefusedError, StoreUnreachableError, TwoPhaseCommitError
 
-__all__ = ["MysqlSink"]
-
 STATEMENT_BYTES: Final = 1 << 20
 """The approximate size of an INSERT statement in bytes. Larger statements are not faster."""
 

@@ -14,8 +14,6 @@ from connector.sql.dialect import OWN_COLUMNS, Index, Kind, Target, is_bytes, is
 from connector.sql.mysql_url import named
 from transactional import OptionError
 
-__all__ = ["NAME", "Column", "Mysql"]
-
 NAME: Final = "2pc-mysql"
 
 COLUMNS: Final = """

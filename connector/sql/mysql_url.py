@@ -11,8 +11,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from transactional import OptionError
 
-__all__ = ["MysqlAddress", "named", "parse_mysql_url"]
-
 SCHEMES: Final = ("mysql", "mariadb")
 
 MODES: Final[Mapping[str, str]] = {

@@ -10,8 +10,6 @@ from connector.sql.fitting import unique_warnings
 from connector.sql.postgresql_table import Postgresql, Target
 from transactional import Finding
 
-__all__ = ["examine_database"]
-
 STOPPING: Final = """
 SELECT 'row-level security' FROM pg_class WHERE oid = %(target)s AND relrowsecurity
 UNION ALL SELECT 'the trigger ' || tgname FROM pg_trigger WHERE tgrelid = %(target)s AND NOT tgisinternal

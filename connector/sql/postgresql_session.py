@@ -9,8 +9,6 @@ from typing import Any
 
 import psycopg
 
-__all__ = ["Session"]
-
 
 class Session(psycopg.Connection[Any]):
     """A connection that ends a COMMIT after `commit_seconds`.

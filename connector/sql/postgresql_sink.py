@@ -21,8 +21,6 @@ from connector.sql.table_sink import Staged, TableSink, literal
 from connector.sql.write_options import POSTGRESQL_OPTIONS
 from transactional import Finding, Options, TransactionContext
 
-__all__ = ["PostgresqlSink"]
-
 CONNECTION: Final[Mapping[str, str]] = {
     "application_name": NAME,
     "connect_timeout": "10",

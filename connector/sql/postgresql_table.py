@@ -13,8 +13,6 @@ from connector.sql import dialect
 from connector.sql.dialect import OWN_COLUMNS, Index, Kind, is_array, is_bytes, is_moment, is_text
 from transactional import OptionError
 
-__all__ = ["NAME", "Column", "Postgresql", "Target"]
-
 NAME: Final = "2pc-postgresql"
 
 COLUMNS: Final = """

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from transactional import DecidedCheckpoint
 
-__all__ = ["StagedHandle", "StagedSqlSink", "StagedTransaction"]
-
 FORMAT: Final = 1
 """The version of the handles' format."""
 

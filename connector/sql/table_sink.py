@@ -30,8 +30,6 @@ from transactional import (
     WarmsUp,
 )
 
-__all__ = ["Staged", "TableSink", "Task", "literal"]
-
 
 class Task(NamedTuple):
     """The tables of a task. `written` are the target's columns that the task writes, in the order of the rows' columns."""

@@ -8,9 +8,6 @@ from typing import Final
 
 from connector.sinks import REQUIRED, Option, OptionTable, as_columns, as_str
 
-__all__ = ["MYSQL_OPTIONS", "POSTGRESQL_OPTIONS"]
-
-
 _PART: Final = r'(?:"(?:[^"]|"")+"|[A-Za-z_\u0080-\uffff][\w$]*)'
 _TABLE: Final = re.compile(rf"{_PART}(?:\.{_PART})?")
 

@@ -12,8 +12,6 @@ from connector.spark.process import process_text
 from connector.transactions.in_journals import Claim, Owner
 from connector.transactions.on_brokers import OpenOnBrokers
 
-__all__ = ["Assessment", "Verdict", "assess"]
-
 
 class Verdict(enum.Enum):
     """The verdict on an open transaction: its state, and how it will end."""

@@ -13,8 +13,6 @@ from connector.transactions.in_journals import Owner
 from connector.transactions.on_brokers import ClusterView, look
 from transactional.sink import Options
 
-__all__ = ["Cluster", "clusters_of", "configs_of", "of_cluster"]
-
 
 @dataclass(frozen=True)
 class Cluster:

@@ -11,8 +11,6 @@ from connector.transactions.assessment import Assessment, Verdict
 from transactional.clock import Deadline
 from transactional.errors import ProtocolError
 
-__all__ = ["abort", "check_abort"]
-
 END_SECONDS: Final = 60.0
 
 

@@ -19,8 +19,6 @@ from transactional.ledger import Ledger, RunRecord
 if TYPE_CHECKING:
     from connector.kafka.sink.kafka_sink import KafkaSink
 
-__all__ = ["Claim", "Owner", "owners_of"]
-
 
 @dataclass(frozen=True)
 class Claim:

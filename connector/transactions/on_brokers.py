@@ -11,8 +11,6 @@ from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdm
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.transactional_ids import BUSY
 
-__all__ = ["ClusterView", "HeldPartition", "OpenOnBrokers", "look"]
-
 
 @dataclass(frozen=True)
 class OpenOnBrokers:

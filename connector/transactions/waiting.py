@@ -12,8 +12,6 @@ from connector.transactions.on_brokers import HeldPartition
 from transactional.clock import Deadline
 from transactional.errors import StoreError
 
-__all__ = ["waiting_groups"]
-
 REQUEST_SECONDS: Final = 5.0
 
 ALL_SECONDS: Final = 20.0

@@ -11,8 +11,6 @@ from transactional.entry import EntryKind
 from transactional.ledger import CheckpointState, Ledger
 from transactional.stats import CheckpointHistory, counts, pending, unsettled
 
-__all__ = ["FAILURES", "QueryState", "checkpoint_pairs", "processes_alive", "query_pairs", "state_of"]
-
 FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
 
 SHOWN_RESTARTS = 3

@@ -10,8 +10,6 @@ from connector.transactions.assessment import Assessment
 from connector.transactions.on_brokers import HeldPartition
 from connector.views.words import duration_text, time_text
 
-__all__ = ["document", "held_document", "held_sentences", "holder_sentences", "pairs_of", "row"]
-
 
 def row(each: Assessment, now: float) -> tuple[str, ...]:
     """Return a transaction's row in the list: id, producer, state, age, time left, partitions, verdict, owner."""

@@ -9,8 +9,6 @@ from typing import Any
 from transactional.ledger import CheckpointState
 from transactional.stats import CheckpointHistory
 
-__all__ = ["batches_text", "duration_text", "output_text", "status_text", "time_text"]
-
 
 def time_text(milliseconds: int | None) -> str:
     """Format a time in milliseconds since 1970 as UTC, to the second; None as a dash."""

@@ -16,8 +16,6 @@ from transactional.ownership import must_have_started_last, must_own, newest_run
 from transactional.recovery import Claim, check_account, check_location, whose_run
 from transactional.sink import TwoPhaseCommitSink, guard_run, lifetime_of, routes_of
 
-__all__ = ["Claimant"]
-
 log = logging.getLogger(__name__)
 
 

@@ -38,8 +38,6 @@ from transactional.recovery import (
 from transactional.recovery.versions import check_origin, check_overtaken, check_target, check_written
 from transactional.sink import TwoPhaseCommitSink
 
-__all__ = ["CheckpointCoordinator"]
-
 log = logging.getLogger(__name__)
 
 

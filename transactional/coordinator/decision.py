@@ -44,8 +44,6 @@ from transactional.recovery.versions import check_topics, other_topics
 from transactional.secrets import hiding
 from transactional.sink import HandleState, publishes_marks, routes_of
 
-__all__ = ["Decision"]
-
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1

@@ -15,8 +15,6 @@ from transactional.ownership import may_keep, may_record, may_stop, may_void, mu
 from transactional.recovery import check_account, check_schedule, judge_prepared, unrecorded_repartitions
 from transactional.recovery.versions import lost_version
 
-__all__ = ["Planning"]
-
 log = logging.getLogger(__name__)
 
 MOST_LOOKED_AT = 1000

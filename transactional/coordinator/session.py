@@ -17,8 +17,6 @@ from transactional.settlement import Settlement
 from transactional.sink import TwoPhaseCommitSink, routes_of
 from transactional.transaction import Cutoff
 
-__all__ = ["RunSettings", "Session"]
-
 
 @dataclass(frozen=True)
 class RunSettings:

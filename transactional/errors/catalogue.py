@@ -23,8 +23,6 @@ from typing import Any
 
 from transactional.printable import printable
 
-__all__ = ["ACTIONS", "FILE", "Catalogue", "Condition", "catalogue"]
-
 FILE = "conditions.json"
 
 ACTIONS = ("restart", "rewind", "none", "stopped")

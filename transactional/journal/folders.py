@@ -12,8 +12,6 @@ import os
 import uuid
 from contextlib import suppress
 
-__all__ = ["file_mode", "folder_mode", "make_folders", "replace_file", "sync_file", "sync_folder"]
-
 log = logging.getLogger(__name__)
 
 OWNER, GROUP = 0o700, 0o070

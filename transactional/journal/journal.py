@@ -21,11 +21,6 @@ from transactional.journal.store import JournalStore
 from transactional.ledger import Ledger, apply
 from transactional.ownership import moved_on, unfinished
 
-__all__ = [
-    "Journal",
-    "snapshot_file",
-]
-
 log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 64  # entries, so that a planning reads at most twice this number of small files

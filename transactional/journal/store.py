@@ -10,8 +10,6 @@ from transactional.entry import torn
 from transactional.errors import JournalError
 from transactional.journal.folders import file_mode, make_folders, sync_folder
 
-__all__ = ["JournalStore", "LocalJournalStore", "MemoryJournalStore", "closed_journal"]
-
 
 class JournalStore(Protocol):
     """Stores the files of a journal: ``<n>.json`` and ``<n>.snapshot.json``. `create` decides which driver gets a number."""

@@ -25,8 +25,6 @@ from transactional.ledger.records import (
 from transactional.ledger.states import CheckpointState, enter
 from transactional.ledger.written import Written
 
-__all__ = ["apply"]
-
 KEPT_BATCHES = 150  # the engine keeps 100 micro-batches by default; only the last can be replayed
 KEPT_FAILURES = 50  # for people
 KEPT_RESTARTS = 50  # for people

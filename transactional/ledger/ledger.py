@@ -24,8 +24,6 @@ from transactional.ledger.records import (
 from transactional.ledger.written import Written
 from transactional.transaction import Cutoff
 
-__all__ = ["LAST_WRITTEN", "Ledger"]
-
 LAST_WRITTEN = 2  # micro-batches
 
 MOST_LIKELY = 1000

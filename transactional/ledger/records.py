@@ -13,20 +13,6 @@ from transactional.digest import ENCODING_VERSION, encoding_of
 from transactional.ledger.states import CheckpointState
 from transactional.ledger.written import Written
 
-__all__ = [
-    "BatchRecord",
-    "CheckpointRecord",
-    "Declined",
-    "FailureRecord",
-    "Moved",
-    "Origin",
-    "PartRecord",
-    "RestartRecord",
-    "Rewind",
-    "RunRecord",
-    "between",
-]
-
 
 def between(begin: int | None, end: int | None) -> int | None:
     """Return the time from `begin` to `end`: None if either is unknown, 0 if `end` is earlier (two drivers' clocks differ)."""

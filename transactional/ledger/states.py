@@ -8,8 +8,6 @@ from typing import Protocol
 
 from transactional.errors import JournalError
 
-__all__ = ["TRANSITIONS", "CheckpointState", "enter"]
-
 
 class CheckpointState(str, enum.Enum):
     """The state of a checkpoint. Entries of the journal change it: `prepared`, `decided`, `settled`, `void`, ..."""

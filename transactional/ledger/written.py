@@ -10,8 +10,6 @@ from typing import Any
 from transactional.digest import digest_of_all
 from transactional.entry import canonical
 
-__all__ = ["Written"]
-
 
 def _sum(parts: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
     found = list(parts)

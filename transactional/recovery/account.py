@@ -11,21 +11,6 @@ from transactional.ledger import Ledger, RunRecord
 from transactional.recovery.versions import check_version
 from transactional.recovery.view import QueryView
 
-__all__ = [
-    "Claim",
-    "check_account",
-    "check_location",
-    "check_prefix",
-    "check_recorded",
-    "check_restored",
-    "check_schedule",
-    "check_sources",
-    "is_late_commit",
-    "replaced_since_planned",
-    "unrecorded_repartitions",
-    "whose_run",
-]
-
 
 class Claim(enum.Enum):
     """How a planning gets its run."""

@@ -10,17 +10,6 @@ from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartReco
 from transactional.recovery.view import QueryView
 from transactional.transaction import HandleState, Outcome
 
-__all__ = [
-    "Judgement",
-    "UndecidedCommitError",
-    "committed_behind",
-    "committed_undecided",
-    "gaps",
-    "judge_checkpoint",
-    "judge_prepared",
-    "out_of_order",
-]
-
 
 class Judgement(enum.Enum):
     """The next step for the handles of a decided checkpoint."""

@@ -9,8 +9,6 @@ from transactional.digest import encodings_of
 from transactional.errors import JournalError, ProtocolError, ReplayMismatchError
 from transactional.ledger import PartRecord
 
-__all__ = ["check_encoding", "check_encodings", "check_rows", "mismatch"]
-
 
 def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read: Part) -> None:
     """Check that a task of a replay produced the recorded rows."""

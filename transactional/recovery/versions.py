@@ -17,17 +17,6 @@ from transactional.errors import (
 from transactional.ledger import BatchRecord, Ledger, Written
 from transactional.recovery.rows import check_encoding
 
-__all__ = [
-    "check_origin",
-    "check_overtaken",
-    "check_target",
-    "check_topics",
-    "check_version",
-    "check_written",
-    "lost_version",
-    "other_topics",
-]
-
 
 def check_version(ledger: Ledger, version: int) -> None:
     """Check that a version is new, was written, or is so old that its record is no longer kept. *Called at planning.*"""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from transactional.barrier import SourceLine, sources_digest
 
-__all__ = ["QueryView"]
-
 
 @dataclass(frozen=True)
 class QueryView:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from transactional.testing.conformance import SinkConformance
 
-__all__ = ["Bench", "ClosesSinks", "close", "opened"]
-
 POLL_SECONDS = 0.05  # between two checks of a store that answers late
 
 

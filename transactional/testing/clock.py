@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["FakeClock"]
-
 
 class FakeClock:
     """Test clock that moves only when a test calls `advance` or the code calls `sleep`.

@@ -20,8 +20,6 @@ from transactional.testing.several_processes import SeveralProcesses
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SinkConformance"]
-
 
 class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses):
     """Test class that checks whether a sink keeps the contract of `TwoPhaseCommitSink`.

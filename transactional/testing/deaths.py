@@ -13,8 +13,6 @@ from typing import Any
 
 from transactional.sink import TwoPhaseCommitSink
 
-__all__ = ["lines_until_death", "spread"]
-
 VISITS = 2
 """How often the same line is counted. With 2, processes are killed in both rounds of a loop over two handles."""
 

@@ -12,8 +12,6 @@ import pytest
 from transactional.sink import Outcome
 from transactional.testing.bench import Bench
 
-__all__ = ["GoldenHandles"]
-
 
 class GoldenHandles:
     """The part of `SinkConformance` that tests with the handles in `golden_handles`."""

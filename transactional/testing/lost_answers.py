@@ -14,8 +14,6 @@ import pytest
 from transactional.testing.bench import Bench
 from transactional.testing.deaths import spread
 
-__all__ = ["LostAnswers"]
-
 HOST = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 

@@ -17,8 +17,6 @@ from transactional.sink import Cutoff, HandleState, Options, Outcome, Transactio
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BlockingSink", "FailingSink", "MemoryHandle", "MemoryTransactions", "RecordingSink"]
-
 
 class MemoryHandle(TypedDict):
     """The handle of a transaction in `MemoryTransactions`."""

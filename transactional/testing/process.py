@@ -19,8 +19,6 @@ from transactional.testing.deaths import lines_until_death
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ALL_RUNS", "SinkProcess", "checkpoint_of"]
-
 ALL_RUNS = 2**31
 """A run number higher than any real one, so that every transaction is before a cut-off at this run."""
 

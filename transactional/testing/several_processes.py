@@ -12,8 +12,6 @@ from transactional.capabilities import GuardsRuns
 from transactional.errors import FencedError
 from transactional.testing.bench import Bench
 
-__all__ = ["SeveralProcesses"]
-
 
 class SeveralProcesses:
     """The part of `SinkConformance` that runs several processes, and kills some of them."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from transactional.testing.conformance import SinkConformance
 
-__all__ = ["DAMAGES", "MOMENTS", "StoreMatrix"]
-
 DAMAGES = ("older copy", "gone", "replaced", "emptied log", "ahead", "unreachable")
 """The kinds of damage. In ``ahead``, the journal is an older copy, so it lacks a checkpoint that the store holds."""
 

@@ -22,8 +22,6 @@ from connector.kafka.client.topics import Partition
 from transactional.clock import Clock
 from transactional.errors import OptionError, StoreError
 
-__all__ = ["NEWER_WAS_THERE", "SECOND_LOOK_SECONDS", "TRANSACTION_LOG", "Description", "Initialised", "KafkaAdmin"]
-
 DESCRIBE_BATCH = 1000
 """The largest number of transactional ids in one DescribeTransactions request. 200 ids take 13 ms."""
 

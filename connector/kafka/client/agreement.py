@@ -14,8 +14,6 @@ from connector.kafka.client.topics import short_id
 from transactional.clock import Clock
 from transactional.errors import RetriableError
 
-__all__ = ["AskEach", "TopicView", "ask_each_broker"]
-
 ENOUGH: Final = 2
 """The number of brokers that must answer before a topic counts as deleted or created again; one if there is only one broker."""
 

@@ -13,8 +13,6 @@ from transactional.errors import StoreError
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["REACH_SECONDS", "check_brokers", "check_group", "check_reader"]
-
 REACH_SECONDS: Final = 20.0
 """How long to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the other 10 s."""
 

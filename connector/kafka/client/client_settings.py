@@ -14,20 +14,6 @@ from typing import Final
 from connector.kafka.client.errors import forbidden_option, invalid_option
 from connector.options import shown_value
 
-__all__ = [
-    "JAVA_SETTINGS",
-    "READ_ONLY",
-    "WRITE_ONLY",
-    "Ignored",
-    "Refused",
-    "Renamed",
-    "Role",
-    "Rule",
-    "Translation",
-    "as_markdown",
-    "translate",
-]
-
 Role = str
 """The side that uses a setting: ``source`` or ``sink``."""
 

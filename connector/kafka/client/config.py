@@ -20,13 +20,6 @@ from connector.kafka.client.tokens import TokenSource
 from connector.options import OptionTable, ParsedOptions, hides_value, shown_value
 from transactional.errors import OptionError, RetriableError, StoreError, TwoPhaseCommitError
 
-__all__ = [
-    "SINK_FORBIDDEN",
-    "SOURCE_FORBIDDEN",
-    "ClientConfig",
-    "client_config",
-]
-
 _log = logging.getLogger(__name__)
 
 BOOTSTRAP: Final = "bootstrap.servers"

@@ -20,8 +20,6 @@ from connector.kafka.client.kafka_python import import_kafka
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import RetriableError, StoreError, StoreUnreachableError
 
-__all__ = ["KafkaConnection", "backing_off"]
-
 CONNECT_SECONDS: Final = 20.0
 """How long to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the other 10 s."""
 

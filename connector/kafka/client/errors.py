@@ -5,18 +5,6 @@ from __future__ import annotations
 from connector.kafka.client.kafka_python import import_kafka
 from transactional.errors import OptionError, StoreError, StoreUnreachableError
 
-__all__ = [
-    "MissingRightError",
-    "TopicChangedError",
-    "UnknownTopicError",
-    "error_name",
-    "forbidden_option",
-    "invalid_option",
-    "login_failed",
-    "missing_right",
-    "unreachable_brokers",
-]
-
 
 def error_name(code: int) -> str:
     """Return the name and number of a protocol error: ``PRODUCER_FENCED (90)``."""

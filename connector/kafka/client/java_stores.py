@@ -8,8 +8,6 @@ from typing import Final
 
 from connector.kafka.client.errors import forbidden_option
 
-__all__ = ["java_stores"]
-
 _TRUST_STORE: Final = (
     "Java's trust stores can't be read here. Export yours once: keytool -list -rfc -keystore truststore.jks > ca.pem; then set "
     "kafka.ssl.ca.location to ca.pem."

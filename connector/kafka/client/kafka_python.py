@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["import_kafka"]
-
 _importing = threading.Lock()
 
 

@@ -14,8 +14,6 @@ from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
 from transactional.clock import Clock, Deadline, SystemClock
 
-__all__ = ["borrow_admin", "give_back"]
-
 IDLE_SECONDS: Final = 10.0
 """How long an idle admin waits for the next call before it is closed. If it stayed open, its thread would look for brokers as
 long as the process lives, and log whenever they are down."""

@@ -34,8 +34,6 @@ from connector.kafka.client.partition_log import (
 from connector.kafka.client.topics import UNKNOWN_EPOCH, Partition, TopicInfo
 from transactional.errors import StoreError
 
-__all__ = ["OpenTransaction", "PartitionAdmin", "StableEnd"]
-
 K = TypeVar("K")
 ResultT = TypeVar("ResultT")
 

@@ -21,8 +21,6 @@ from connector.kafka.client.errors import error_name
 from connector.kafka.client.topics import UNKNOWN_EPOCH, Partition, TopicInfo
 from transactional.clock import Deadline
 
-__all__ = ["Ending", "Verdict", "Witness", "is_behind", "parse_control_key", "search_marker", "why_gone"]
-
 FETCH_BYTES: Final = 1 << 20
 """The size of one fetch. The broker returns at least one whole batch, even if it is larger."""
 

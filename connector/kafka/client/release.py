@@ -8,8 +8,6 @@ from typing import Final
 from connector.kafka.client.admin import KafkaAdmin
 from transactional.finding import Finding, good, warning
 
-__all__ = ["check_release"]
-
 SKIPS_MARKERS: Final = 30
 """The highest metadata.version of brokers of release 4.3. Of these, 4.3.0 and 4.3.1 may leave out markers."""
 

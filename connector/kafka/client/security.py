@@ -17,8 +17,6 @@ from connector.kafka.client.tokens import CLIENT_ID, CLIENT_SECRET, ENDPOINT, PR
 from connector.options import shown_value
 from transactional.errors import OptionError
 
-__all__ = ["Secret", "check_security", "for_kafka_python", "for_librdkafka"]
-
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = (*PASSWORDS, "OAUTHBEARER")

@@ -13,8 +13,6 @@ from typing import Final
 from connector.kafka.client.errors import invalid_option
 from transactional.errors import StoreError
 
-__all__ = ["is_tls", "ssl_context", "tls_failed", "tls_hint", "tls_problem"]
-
 HANDSHAKE_SECONDS: Final = 5.0
 """Time limit of an extra handshake that finds out why librdkafka's own handshake failed."""
 

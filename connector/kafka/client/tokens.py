@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from transactional.errors import OptionError, StoreError
 
-__all__ = ["Token", "TokenSource"]
-
 PROVIDER: Final = "sasl.oauthbearer.token.provider"
 ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 CLIENT_ID: Final = "sasl.oauthbearer.client.id"

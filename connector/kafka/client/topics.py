@@ -11,18 +11,6 @@ from typing import Final, NamedTuple
 
 from connector.kafka.client.errors import missing_right
 
-__all__ = [
-    "SHOWN",
-    "TOPIC_FORM",
-    "UNKNOWN_EPOCH",
-    "Partition",
-    "TopicInfo",
-    "is_topic_name",
-    "lineage_namespace",
-    "listed",
-    "short_id",
-]
-
 SHOWN: Final = 10
 """The largest number of partitions that an error names; a topic may have thousands."""
 

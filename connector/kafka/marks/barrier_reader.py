@@ -12,8 +12,6 @@ from transactional.errors import RetriableError
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-__all__ = ["BarrierReader", "ReadsMarks", "Record"]
-
 SECONDS: Final = 30.0
 """Time limit of one read of the topic's records."""
 

@@ -22,8 +22,6 @@ from transactional.errors import OptionError, RetriableError, StoreError
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
 
-__all__ = ["BarrierTopic", "newest_mark", "stable_ends"]
-
 SETTINGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete"}
 """The settings of a new barrier topic. The brokers' retention decides how long marks are kept.
 

@@ -13,8 +13,6 @@ from connector.kafka.marks.mark import Mark
 from transactional.checkpoint import CheckpointMark
 from transactional.errors import StoreError
 
-__all__ = ["Channel", "Followed", "Passed", "disagree", "marks_before", "marks_within"]
-
 Ends = Mapping[Partition, int]
 
 

@@ -11,18 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-__all__ = [
-    "Lineage",
-    "Marked",
-    "are_related",
-    "by_roundness",
-    "cut_behind",
-    "first_with",
-    "newest_cut",
-    "next_cut",
-    "pace",
-]
-
 Lineage = Mapping[str, int]
 """Origin → the newest barrier of that origin that a checkpoint contains."""
 

@@ -11,8 +11,6 @@ from connector.kafka.client.topics import Partition
 from transactional.checkpoint import CheckpointMark
 from transactional.errors import StoreError
 
-__all__ = ["VERSION", "Mark"]
-
 VERSION: Final = 1
 """The version of the records in barrier topics."""
 

@@ -16,17 +16,6 @@ from ctypes import CFUNCTYPE, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssi
 from functools import lru_cache
 from typing import Any, Final
 
-__all__ = [
-    "COMPLAINT",
-    "INVALID_ARGUMENT",
-    "OBJECTS_ONLY",
-    "REPORT",
-    "Library",
-    "Message",
-    "failure",
-    "native_library",
-]
-
 _log = logging.getLogger(__name__)
 
 OBJECTS_ONLY: Final = "BARRIER_KAFKA_OBJECTS"

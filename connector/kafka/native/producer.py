@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from confluent_kafka import KafkaError
 
-__all__ = ["UNASSIGNED", "ArrowProducer", "Report"]
-
 Report = Callable[["KafkaError", "str | None", int, int], None]
 """A callback for a row that was not delivered. Arguments: the error, the row's topic, its partition (-1 if none was chosen),
 and its size in bytes."""

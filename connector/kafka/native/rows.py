@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-__all__ = ["MESSAGE", "grouped", "integers", "spans"]
-
 MESSAGE: Final = np.dtype(
     {
         "names": ["err", "topic", "partition", "payload", "len", "key", "key_len", "offset", "private"],

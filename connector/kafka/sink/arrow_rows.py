@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from connector.kafka.native.producer import ArrowProducer
 
-__all__ = ["queue_rows"]
-
 LARGEST_PARTITION: Final = 2**31 - 1
 
 

@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 
     from connector.kafka.native.producer import ArrowProducer
 
-__all__ = [
-    "Deliveries",
-    "deliver",
-    "no_topic",
-    "no_topic_name",
-    "not_queued",
-    "raise_cause",
-    "serve",
-    "wait_for",
-    "write_error",
-    "wrong_partition",
-]
-
 FLUSH_SECONDS: Final = 0.05
 """How long the sink first waits for deliveries at the end of its rows. A small micro-batch needs no more."""
 

@@ -25,8 +25,6 @@ from transactional.clock import Deadline
 from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.sink import HandleState, Outcome
 
-__all__ = ["ANSWERS", "Answer", "TransactionEnder", "answer_for"]
-
 ENDED_BY_REQUEST: Final = "ended by this request"
 
 

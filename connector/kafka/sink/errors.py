@@ -12,8 +12,6 @@ from connector.kafka.sink.fates import Whole
 from connector.kafka.sink.handles import Prepared
 from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TransactionLostError
 
-__all__ = ["markers_pending", "refusal", "skipped_marker", "transactions_lost", "unknown_outcome"]
-
 PARTITIONS_NAMED = 10
 """The largest number of partitions that one message names."""
 

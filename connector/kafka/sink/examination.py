@@ -11,8 +11,6 @@ from connector.kafka.sink.transaction import timeout_of
 from connector.kafka.sink.transactional_ids import BUSY, ids_under, run_id
 from transactional.finding import Finding, good, problem, unknown, warning
 
-__all__ = ["check_prefix", "check_timeout", "check_topic"]
-
 MESSAGE_BYTES: Final = 1_048_588
 """Kafka's default of message.max.bytes."""
 

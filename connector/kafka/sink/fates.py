@@ -18,19 +18,6 @@ from connector.kafka.client.topics import UNKNOWN_EPOCH, Partition
 from connector.kafka.sink.handles import Prepared
 from transactional.sink import HandleState, Outcome
 
-__all__ = [
-    "Fate",
-    "PartFate",
-    "Whole",
-    "ended_fates",
-    "judge_ended",
-    "judge_open",
-    "margin_of",
-    "open_fates",
-    "state_from",
-    "with_markers",
-]
-
 LONGEST_MARGIN_SECONDS: Final = 90.0
 """When a checkpoint is decided, each transaction must have this much time left, or a quarter of its timeout if that is less.
 The journal, the commit and a failover need this time."""

@@ -13,8 +13,6 @@ from connector.kafka.client.partition_log import Witness
 from connector.kafka.client.topics import Partition
 from transactional.errors import StoreError
 
-__all__ = ["FORMAT", "KafkaHandle", "Key", "Prepared", "parse_handle"]
-
 FORMAT: Final = 2
 """The version of `KafkaHandle`. Format 1, from earlier releases, can still be read. Any other format is refused."""
 

@@ -24,8 +24,6 @@ from connector.kafka.sink.transactional_ids import BUSY, ids_under
 from transactional.clock import Deadline
 from transactional.errors import RetriableError, StoreError
 
-__all__ = ["end_hanging"]
-
 log = logging.getLogger(__name__)
 
 ENDING: Final = sorted(BUSY - {"Ongoing"})

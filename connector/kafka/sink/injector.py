@@ -24,8 +24,6 @@ from transactional.sink import Options
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-__all__ = ["Injector", "inject_barriers"]
-
 PREFIX: Final = "barrier-inject."
 """The prefix of the injector's transactional id. The barrier topic's name follows."""
 

@@ -26,8 +26,6 @@ from transactional.clock import Deadline
 from transactional.errors import StoreError
 from transactional.sink import HandleState, Outcome
 
-__all__ = ["ensure_readable"]
-
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5

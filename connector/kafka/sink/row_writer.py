@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import Producer
 
-__all__ = ["COLUMNS", "RowWriter", "check_columns"]
-
 COLUMNS: Final[Mapping[str, str]] = {
     "value": "string or binary",
     "key": "string or binary",

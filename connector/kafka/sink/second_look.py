@@ -14,8 +14,6 @@ from typing import Final
 from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from transactional.clock import Clock
 
-__all__ = ["LOOK_SECONDS", "SecondLook"]
-
 LOOK_SECONDS: Final = 60.0
 """How long a check waits for markers, and for brokers to agree, if its caller has no limit. By default, a paused leader is
 replaced after 9 s; a leader that is collecting garbage resumes sooner."""

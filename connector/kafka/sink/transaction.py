@@ -27,19 +27,6 @@ from transactional.sink import TransactionContext
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-__all__ = [
-    "WARM_UP_SECONDS",
-    "KafkaTransaction",
-    "begin",
-    "begin_at_least_once",
-    "connect",
-    "is_free",
-    "make_producer",
-    "prepare",
-    "roll_back",
-    "timeout_of",
-]
-
 WARM_UP_SECONDS: Final = 5.0
 """Time limit for the requests of a task that still waits for its first row. It applies to all of the admin's requests together,
 and to each of the producer's two requests. If no row comes, the task can end only after these requests. A request that was

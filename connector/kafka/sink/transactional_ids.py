@@ -14,8 +14,6 @@ from typing import Final
 from connector.kafka.client.admin import Description
 from transactional.errors import RetriableError
 
-__all__ = ["IDS", "MAX_PREPARED", "TransactionalId", "choose_id", "ids_under", "run_id"]
-
 IDS: Final = 64
 """The number of transactional ids for each partition id."""
 

@@ -11,8 +11,6 @@ from connector.kafka.client.topics import TOPIC_FORM, is_topic_name
 from connector.kafka.sink.row_writer import QUEUED_BYTES
 from connector.options import HOST_OPTIONS, Option, OptionTable, as_bool, as_positive_int
 
-__all__ = ["LONGEST_DEFAULT_TIMEOUT_MS", "WRITE_DEFAULTS", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
-
 LONGEST_DEFAULT_TIMEOUT_MS: Final = 900_000
 """15 min: Kafka's default of transaction.max.timeout.ms. With a longer timeout, readers would be stuck longer after a crash."""
 

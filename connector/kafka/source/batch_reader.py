@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["BarrierKafkaBatchReader"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from connector.kafka.source.option_values import StartingOffsets
 from connector.kafka.source.subscription import wrong_partitions
 from transactional.errors import OptionError
 
-__all__ = ["Bound", "OffsetBound", "TimeBound", "check_order", "check_partitions", "check_reach"]
-
 
 @dataclass(frozen=True)
 class OffsetBound:

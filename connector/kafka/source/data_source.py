@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from connector.kafka.source.read_options import ReadOptions
     from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 
-__all__ = ["BarrierKafkaDataSource"]
-
 
 class BarrierKafkaDataSource(DataSource):
     """Spark's Kafka source with checkpoint barriers: ``spark.readStream.format("barrier-kafka")``, or ``spark.read``.

@@ -22,8 +22,6 @@ from pyspark.sql.streaming.listener import (
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.offsets import SOURCE_NAME, positions_from_json
 
-__all__ = ["LagListener", "QueryLag", "SourceLag", "lag_of"]
-
 log = logging.getLogger(__name__)
 
 

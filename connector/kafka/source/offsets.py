@@ -17,18 +17,6 @@ from transactional.barrier import CheckpointBarrier
 from transactional.entry import UNFIT
 from transactional.errors import LocationError
 
-__all__ = [
-    "SOURCE_NAME",
-    "VERSION",
-    "Loss",
-    "Positions",
-    "Reason",
-    "SetAside",
-    "SourceOffset",
-    "positions_from_json",
-    "positions_to_json",
-]
-
 SOURCE_NAME: Final = "barrier-kafka"
 VERSION: Final = 1
 

@@ -29,8 +29,6 @@ from transactional.barrier import BarrierKind, CheckpointBarrier, SourceLine
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError
 
-__all__ = ["OldQuery", "OldSource", "make_location", "read_old_query", "refuse_unless_empty"]
-
 _VOID: Final = "-"
 """The line of a source that has no offset yet."""
 

@@ -10,8 +10,6 @@ from connector.kafka.source.bounds import check_partitions
 from connector.kafka.source.read_options import ReadOptions, parse_read_options
 from transactional.barrier import SourceLine
 
-__all__ = ["check_bounds", "line_of", "partitions_of"]
-
 
 def line_of(options: Mapping[str, str]) -> SourceLine:
     """Return a line of ``offsets/N`` as the source will write it, with only the fields that the options determine."""

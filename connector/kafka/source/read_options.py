@@ -33,19 +33,6 @@ from connector.options import Option, OptionTable, ParsedOptions, as_bool, as_ch
 from transactional.errors import OptionError
 from transactional.schedule import Schedule
 
-__all__ = [
-    "BATCH_ONLY",
-    "DEFAULTS_SHOWN",
-    "GROUP_ID",
-    "READ_DEFAULTS",
-    "READ_OPTIONS",
-    "SLOTS",
-    "STREAM_ONLY",
-    "Kind",
-    "ReadOptions",
-    "parse_read_options",
-]
-
 _log = logging.getLogger(__name__)
 
 Kind = Literal["stream", "batch"]

@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "COLUMNS",
-    "HEADERS",
-    "UNREADABLE_HEADER",
-    "Runs",
-    "all_columns",
-    "arrow_schema",
-    "assemble",
-    "bad_record",
-    "headers_type",
-    "spark_schema",
-    "to_record_batch",
-]
-
 LATEST_MS: Final = (2**63 - 1) // 1000
 """The largest timestamp in milliseconds that Spark can hold: its timestamps are microseconds in 64 bits."""
 

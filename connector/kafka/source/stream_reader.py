@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["BarrierKafkaStreamReader"]
-
 EVERYTHING: Final = 1 << 62
 """Stands for "no limit": more rows than any micro-batch can have."""
 

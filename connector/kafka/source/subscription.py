@@ -10,8 +10,6 @@ from typing import Final
 from connector.kafka.client.topics import Partition, listed
 from transactional.errors import OptionError
 
-__all__ = ["Subscription", "wrong_partitions"]
-
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own topics, which a pattern never matches."""
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from transactional.errors import LocationError
 
-__all__ = ["TaskLimits"]
-
 _NAMES: Final = {"least": "minPartitions", "longest": "maxRecordsPerPartition", "most": "maxPartitions"}
 """Field → its name in the offset log, which is the name of the option."""
 

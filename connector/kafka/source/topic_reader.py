@@ -21,8 +21,6 @@ from transactional.errors import OptionError, RetriableError, StoreError, TwoPha
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Retries", "TopicReader"]
-
 T = TypeVar("T")
 
 REQUEST_SECONDS: Final = 15.0

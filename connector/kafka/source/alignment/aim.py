@@ -14,8 +14,6 @@ from connector.kafka.source.alignment.outlook import Outlook
 from connector.kafka.source.alignment.stops import choose, resume
 from connector.kafka.source.offsets import Positions
 
-__all__ = ["Aim", "AlignOptions", "Mode", "aligned", "late_targets", "tracked", "unaligned"]
-
 Mode = Literal["exactly-once", "at-least-once", "unaligned"]
 
 

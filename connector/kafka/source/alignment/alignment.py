@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from connector.kafka.source.planning.available import Available
     from connector.kafka.source.read_options import ReadOptions
 
-__all__ = ["Alignment"]
-
 AT_ONCE: Final = 1000
 """Maximum number of records that one call reads from a barrier topic."""
 

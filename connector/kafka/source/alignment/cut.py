@@ -9,8 +9,6 @@ from typing import Any
 from connector.kafka.marks.channel import Passed
 from connector.kafka.marks.cuts import Lineage
 
-__all__ = ["Cut", "lineage_of"]
-
 
 @dataclass(frozen=True)
 class Cut:

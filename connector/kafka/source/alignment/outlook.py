@@ -11,8 +11,6 @@ from connector.kafka.marks.cuts import Lineage, newest_cut, next_cut
 from connector.kafka.source.alignment.cut import Cut
 from connector.kafka.source.offsets import Positions
 
-__all__ = ["Outlook"]
-
 
 @dataclass(frozen=True)
 class Outlook:

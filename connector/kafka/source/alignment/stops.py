@@ -9,8 +9,6 @@ from connector.kafka.marks.channel import disagree
 from connector.kafka.marks.cuts import are_related, by_roundness, cut_behind, first_with, next_cut, pace
 from connector.kafka.source.alignment.outlook import Outlook
 
-__all__ = ["FEW", "choose", "resume"]
-
 FEW: Final = 8
 """If more marks than this are ahead, the query may pass several marks in one step. If not, it stops at each cut."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.offsets import Loss, Positions, SourceOffset
 
-__all__ = ["Available"]
-
 
 @dataclass(frozen=True)
 class Available:

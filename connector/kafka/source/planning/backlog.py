@@ -25,8 +25,6 @@ from transactional.errors import StoreError
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Backlog"]
-
 
 class Backlog:
     """Compares a query's positions with the brokers' partitions. With ``failOnDataLoss=false`` it skips lost rows.

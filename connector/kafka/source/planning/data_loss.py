@@ -14,8 +14,6 @@ from connector.kafka.client.topics import SHOWN, Partition
 from connector.kafka.source.offsets import Loss, Positions, Reason, SourceOffset
 from transactional.errors import LocationError, StoreError
 
-__all__ = ["check_joint", "log", "lost_error", "warn"]
-
 log = logging.getLogger("connector.kafka.data_loss")
 """Logs every loss as a warning. The logger's name is documented for users."""
 

@@ -14,8 +14,6 @@ from connector.kafka.source.planning.ranges import ranges_between
 from transactional.barrier import CheckpointBarrier
 from transactional.schedule import Schedule
 
-__all__ = ["Timing", "TriggerLimits", "next_offset", "share_out"]
-
 K = TypeVar("K", bound=Hashable)
 
 

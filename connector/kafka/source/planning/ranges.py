@@ -10,8 +10,6 @@ from connector.kafka.source.offsets import Loss, Positions, Reason
 from connector.kafka.source.planning.data_loss import lost_error
 from transactional.errors import StoreError
 
-__all__ = ["OffsetRange", "narrow", "ranges_between"]
-
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:

@@ -12,8 +12,6 @@ from connector.kafka.source.offsets import Loss, Positions, Reason, SetAside, So
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
 
-__all__ = ["Standing", "recreated_topics", "resume", "stand", "stand_surely"]
-
 
 @dataclass(frozen=True)
 class Standing:

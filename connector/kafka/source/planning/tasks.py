@@ -9,8 +9,6 @@ from itertools import islice, pairwise
 from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.task_limits import TaskLimits
 
-__all__ = ["divide"]
-
 
 def divide(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[tuple[OffsetRange, ...]]:
     """Return each task's ranges.

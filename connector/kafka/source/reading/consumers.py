@@ -13,8 +13,6 @@ from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import native_library
 from connector.kafka.source.reading.records import MessageConsumer, RangeConsumer
 
-__all__ = ["OURS", "TUNED", "borrow_consumer", "complaints", "note_complaint"]
-
 TUNED: Mapping[str, Any] = {
     # The rows of a range exist already: a fetch that finds nothing is at the end, and should return at once.
     "fetch.wait.max.ms": 10,

@@ -23,8 +23,6 @@ from transactional.errors import StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KafkaInputPartition", "fetch", "read_ranges"]
-
 STALL_SECONDS: Final = 120.0
 """Maximum wait for the next row of a planned range, as in Spark's own source (spark.network.timeout)."""
 

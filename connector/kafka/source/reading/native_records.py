@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import KafkaError
 
-__all__ = ["NativeConsumer", "NativeRecords"]
-
 CONSUMER: Final = 1
 WATERMARK_MS: Final = 10_000
 NOTICES: Final = 100

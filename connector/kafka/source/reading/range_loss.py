@@ -28,8 +28,6 @@ from transactional.errors import StoreError, TwoPhaseCommitError
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Holding", "LossTolerance", "ask_twice", "check_planned_topics"]
-
 PAUSE_SECONDS: Final = 1.0
 """Pause between two requests, long enough for a newly elected leader to learn its offsets."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import Consumer, KafkaError, Message
 
-__all__ = ["MessageConsumer", "MessageRecords", "Notice", "RangeConsumer", "Records"]
-
 WHOLE_TOPIC: Final = -1
 """The number that the client gives in place of a partition's, if an error is about a topic."""
 
