@@ -51,17 +51,10 @@ class CheckpointBarrier:
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One source's line in the file ``offsets/N``: the end offset of a micro-batch.
+    """One source's line in the file ``offsets/N``: the end offset of a micro-batch."""
 
-    Parameters
-    ----------
-    text : str
-        The line as the engine wrote it.
-    offset : Mapping[str, Any] or None
-        The parsed line; None if the source has no barriers (it is not ``barrier-kafka``).
-    """
-
-    text: str
+    text: str  # The line as the engine wrote it.
+    # The parsed line; None if the source has no barriers (it is not ``barrier-kafka``).
     offset: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @classmethod

@@ -48,29 +48,16 @@ class CheckpointMark:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a micro-batch that one writer task prepared, in one sink.
+    """The part of a micro-batch that one writer task prepared, in one sink."""
 
-    Parameters
-    ----------
-    partition : int
-        The task's partition id.
-    handle : Mapping[str, Any] or None
-        The handle of the prepared transaction. None if the task had no row, or if its rows are visible already
-        (at-least-once).
-    rows, bytes : int
-        The number of rows, and their size in bytes (see `RowDigest`).
-    digest : str
-        The digest of the rows, with its encoding: see `transactional.digest`.
-    route : str
-        One of `Routes.routes`, for a sink that combines several; otherwise empty.
-    """
-
-    partition: int
+    partition: int  # The task's partition id.
+    # The handle of the prepared transaction. None if the task had no row, or if its rows are visible already (at-least-once).
     handle: Mapping[str, Any] | None
+    # The number of rows, and their size in bytes (see `RowDigest`).
     rows: int
     bytes: int
-    digest: str
-    route: str = ""
+    digest: str  # The digest of the rows, with its encoding: see `transactional.digest`.
+    route: str = ""  # One of `Routes.routes`, for a sink that combines several; otherwise empty.
 
     @property
     def key(self) -> PartKey:
@@ -109,45 +96,24 @@ class ExpectedPart:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """The plan that the tasks of one micro-batch get. It is pickled and sent to the executors.
+    """The plan that the tasks of one micro-batch get. It is pickled and sent to the executors."""
 
-    Parameters
-    ----------
-    token : int
-        The token of the run: the number of its `run` entry in the journal.
-    batch : int
-        The number of the micro-batch.
-    mode : Mode
-    queryId : str
-        Spark's id of the query.
-    identity : str
-        The query's id in the names of its transactions: `queryId`, with a suffix if the location is a copy (``--no-claim``).
-    prefix : str
-        The value of the option ``transactionalIdPrefix``.
-    sources : str
-        The digest of the micro-batch's source lines.
-    writers : int or None
-        The number of writer tasks when the micro-batch was prepared. None if the micro-batch is not in the journal yet.
-    repairs : Mapping[PartKey, ExpectedPart]
-        The lost parts that the tasks write again, in mode REPAIR.
-    encoding : int
-        The encoding in which the tasks compute digests. In a replay, the encoding of the recorded digests. For a part in
-        `repairs`, the tasks use the encoding of that part's recorded digest instead.
-    likely : frozenset[int]
-        The partition ids that probably get rows: see `Ledger.likely`.
-    """
-
-    token: int
-    batch: int
+    token: int  # The token of the run: the number of its `run` entry in the journal.
+    batch: int  # The number of the micro-batch.
     mode: Mode
-    queryId: str
+    queryId: str  # Spark's id of the query.
+    # The query's id in the names of its transactions: `queryId`, with a suffix if the location is a copy (``--no-claim``).
     identity: str
-    prefix: str
-    sources: str = ""
+    prefix: str  # The value of the option ``transactionalIdPrefix``.
+    sources: str = ""  # The digest of the micro-batch's source lines.
+    # The number of writer tasks when the micro-batch was prepared. None if the micro-batch is not in the journal yet.
     writers: int | None = None
+    # The lost parts that the tasks write again, in mode REPAIR.
     repairs: Mapping[PartKey, ExpectedPart] = field(default_factory=dict)
+    # The encoding in which the tasks compute digests. In a replay, the encoding of the recorded digests. For a part in
+    # `repairs`, the tasks use the encoding of that part's recorded digest instead.
     encoding: int = ENCODING_VERSION
-    likely: frozenset[int] = frozenset()
+    likely: frozenset[int] = frozenset()  # The partition ids that probably get rows: see `Ledger.likely`.
 
     def drains(self, partition: int) -> bool:
         """Return whether the task of a partition discards all of its rows, because they are already prepared or decided."""
@@ -164,30 +130,18 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """A writer task's report to the driver, which is sent as Spark's commit message.
+    """A writer task's report to the driver, which is sent as Spark's commit message."""
 
-    Parameters
-    ----------
-    token : int
-        The run's token, from the plan.
-    batch, partition, taskAttemptId : int
-        Spark's numbers of the micro-batch, the partition and the task attempt.
-    drained : bool
-        True if the task discarded its rows, because they are already prepared or decided.
-    parts : Sequence[Part]
-        The task's part for each route of the sink. A part has no handle if it has no rows, if its rows were discarded, or
-        if its rows are visible already.
-    sources : str
-        The digest of the source lines, from the plan.
-    """
-
-    token: int
+    token: int  # The run's token, from the plan.
+    # Spark's numbers of the micro-batch, the partition and the task attempt.
     batch: int
     partition: int
     taskAttemptId: int
-    drained: bool
+    drained: bool  # True if the task discarded its rows, because they are already prepared or decided.
+    # The task's part for each route of the sink. A part has no handle if it has no rows, if its rows were discarded, or if its
+    # rows are visible already.
     parts: Sequence[Part]
-    sources: str = ""
+    sources: str = ""  # The digest of the source lines, from the plan.
 
     @property
     def handles(self) -> list[Mapping[str, Any]]:
@@ -231,19 +185,11 @@ class AcknowledgeResult(enum.Enum):
 
 
 class PendingCheckpoint:
-    """The acknowledgements of one micro-batch, until its checkpoint is decided or aborted.
-
-    Parameters
-    ----------
-    token : int
-        The token of the run. Acknowledgements of other runs are not recorded.
-    batch : int
-        The number of the micro-batch.
-    """
+    """The acknowledgements of one micro-batch, until its checkpoint is decided or aborted."""
 
     def __init__(self, token: int, batch: int) -> None:
-        self.token = token
-        self.batch = batch
+        self.token = token  # The token of the run. Acknowledgements of other runs are not recorded.
+        self.batch = batch  # The number of the micro-batch.
         self._tasks: dict[int, Acknowledgement] = {}
         self._over = False
 

@@ -60,17 +60,10 @@ class Deadline:
 
 
 class Pace:
-    """A rate limiter: lets a loop do something at most once every `seconds`.
-
-    Parameters
-    ----------
-    seconds : float
-        The minimum time between two actions. The first action may be done immediately.
-    clock : Clock
-    """
+    """A rate limiter: lets a loop do something at most once every `seconds`."""
 
     def __init__(self, seconds: float, clock: Clock) -> None:
-        self._seconds = seconds
+        self._seconds = seconds  # The minimum time between two actions. The first action may be done immediately.
         self._clock = clock
         self._next = Deadline(0.0, clock)
 

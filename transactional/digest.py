@@ -40,24 +40,13 @@ _NULL = GOLDEN  # the hash of null: any constant that is unlikely to be the hash
 
 @dataclass
 class RowDigest:
-    """The digest of all batches that `update` has added so far.
+    """The digest of all batches that `update` has added so far."""
 
-    Attributes
-    ----------
-    rows : int
-        The number of rows.
-    bytes : int
-        The size of the rows: the length of every variable-width value plus the width of every other value, in bytes.
-    value : int
-        The digest, 0 <= value < 2**64.
-    encoding : int
-        From 1 to `ENCODING_VERSION`.
-    """
-
-    rows: int = 0
+    rows: int = 0  # The number of rows.
+    # The size of the rows: the length of every variable-width value plus the width of every other value, in bytes.
     bytes: int = 0
-    value: int = 0
-    encoding: int = ENCODING_VERSION
+    value: int = 0  # The digest, 0 <= value < 2**64.
+    encoding: int = ENCODING_VERSION  # From 1 to `ENCODING_VERSION`.
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch to the digest."""

@@ -308,36 +308,22 @@ class Moved(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreBegun(Fact):
-    """A restore of a savepoint has begun: the first entry of the new journal. Until `Opened`, no query may start here.
-
-    Parameters
-    ----------
-    savepoint, origin, checkpoint, claim
-        See `transactional.ledger.Origin`.
-    location : str
-        The new location.
-    query : str
-        Spark's id of the query at the new location.
-    partitions : int or None
-        The number of shuffle partitions that the state gets; None to keep the current number.
-    forced : bool
-        True if the user claimed the query although the origin's journal could not be read. If that journal can be read later
-        and has a `Moved` entry that names this location, a different claim wrote that entry.
-    ledger : Mapping[str, Any]
-        The ledger of the savepoint, as JSON. When the new journal is opened, it continues with this ledger.
-    """
+    """A restore of a savepoint has begun: the first entry of the new journal. Until `Opened`, no query may start here."""
 
     kind = EntryKind.RESTORING
 
+    # See `transactional.ledger.Origin`.
     savepoint: str
     origin: str
     checkpoint: int
     claim: bool
-    location: str
-    query: str
-    partitions: int | None
+    location: str  # The new location.
+    query: str  # Spark's id of the query at the new location.
+    partitions: int | None  # The number of shuffle partitions that the state gets; None to keep the current number.
+    # True if the user claimed the query although the origin's journal could not be read. If that journal can be read later and
+    # has a `Moved` entry that names this location, a different claim wrote that entry.
     forced: bool
-    ledger: Json
+    ledger: Json  # The ledger of the savepoint, as JSON. When the new journal is opened, it continues with this ledger.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,28 +54,16 @@ class EntryKind:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the journal.
+    """One entry of the journal."""
 
-    Parameters
-    ----------
-    number : int
-        The entry's number, from 1. A process takes a number by creating the file of this number exclusively,
-        so no number is used twice.
-    kind : str
-        One of `EntryKind`.
-    nonce : str
-        A random string. If the answer to a create was lost, the nonce in the file shows whether the entry is ours.
-    time : int
-        When the entry was made, in milliseconds since the epoch. For people only.
-    body : Mapping[str, Any]
-        The body, as JSON.
-    """
-
+    # The entry's number, from 1. A process takes a number by creating the file of this number exclusively, so no number is used
+    # twice.
     number: int
-    kind: str
+    kind: str  # One of `EntryKind`.
+    # A random string. If the answer to a create was lost, the nonce in the file shows whether the entry is ours.
     nonce: str
-    time: int
-    body: Mapping[str, Any] = field(default_factory=dict)
+    time: int  # When the entry was made, in milliseconds since the epoch. For people only.
+    body: Mapping[str, Any] = field(default_factory=dict)  # The body, as JSON.
 
 
 def canonical(value: Any) -> str:

@@ -150,29 +150,15 @@ class ExponentialDelay(RestartStrategy):
 
 
 class Restarts:
-    """The lives and restarts of one query. After each failure, asks a strategy whether and when to restart.
-
-    Parameters
-    ----------
-    strategy : RestartStrategy
-    clock : Clock, optional
-        Default: the machine's clock.
-    chance : Callable[[], float], optional
-        Returns a random number from 0 to 1.
-
-    Attributes
-    ----------
-    number : int
-        The number of restarts that the strategy has allowed so far.
-    """
+    """The lives and restarts of one query. After each failure, asks a strategy whether and when to restart."""
 
     def __init__(
         self, strategy: RestartStrategy, clock: Clock | None = None, chance: Callable[[], float] = random.random
     ) -> None:
         self.strategy = strategy
-        self.number = 0
-        self._clock = clock or SystemClock()
-        self._chance = chance
+        self.number = 0  # The number of restarts that the strategy has allowed so far.
+        self._clock = clock or SystemClock()  # Default: the machine's clock.
+        self._chance = chance  # Returns a random number from 0 to 1.
         self._lives: deque[Life] = deque(maxlen=KEPT_LIVES)
         self._began = self._clock.monotonic()
 

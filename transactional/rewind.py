@@ -63,27 +63,16 @@ class QueryLogs(Protocol):
 
 @dataclass(frozen=True)
 class Preview:
-    """The effects that a rewind would have.
+    """The effects that a rewind would have."""
 
-    Parameters
-    ----------
-    checkpoint : int or None
-        The target that the user has named. If None, the rewind finds the newest point from which no row is written twice.
-    batch : int
-        The micro-batch after which the query would continue. Without a named target, the rewind may find a later one.
-    rewritten : Sequence[int]
-        The micro-batches that may run again.
-    emitted : Sequence[CheckpointRecord]
-        The checkpoints whose rows would be written again, although the rows are committed or may be committed.
-    restored : CheckpointRecord or None
-        The record of the named target.
-    """
-
+    # The target that the user has named. If None, the rewind finds the newest point from which no row is written twice.
     checkpoint: int | None
+    # The micro-batch after which the query would continue. Without a named target, the rewind may find a later one.
     batch: int
-    rewritten: Sequence[int]
+    rewritten: Sequence[int]  # The micro-batches that may run again.
+    # The checkpoints whose rows would be written again, although the rows are committed or may be committed.
     emitted: Sequence[CheckpointRecord]
-    restored: CheckpointRecord | None
+    restored: CheckpointRecord | None  # The record of the named target.
 
 
 class Rewinder:

@@ -22,18 +22,11 @@ prepared transactions have expired."""
 
 @dataclass(frozen=True)
 class Schedule:
-    """The schedule of a source's barriers, each of which closes a checkpoint.
+    """The schedule of a source's barriers, each of which closes a checkpoint."""
 
-    Parameters
-    ----------
-    interval_ms : int
-        The minimum time between two barriers, in milliseconds. With 0, every micro-batch with rows has a barrier.
-    min_pause_ms : int
-        The minimum time from the end of a checkpoint to the next barrier, in milliseconds.
-    """
-
+    # The minimum time between two barriers, in milliseconds. With 0, every micro-batch with rows has a barrier.
     interval_ms: int = 0
-    min_pause_ms: int = 0
+    min_pause_ms: int = 0  # The minimum time from the end of a checkpoint to the next barrier, in milliseconds.
 
     def due(
         self,

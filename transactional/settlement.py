@@ -42,17 +42,7 @@ ROUNDS = 4
 
 
 class Settlement:
-    """Settles decided checkpoints of one query in one process.
-
-    Parameters
-    ----------
-    journal : Journal
-    sink : TwoPhaseCommitSink
-    queryId, prefix : str
-        See `TransactionContext`.
-    batch : int
-        The micro-batch that Spark runs now or next. -1 in a rewind, which can run any micro-batch again.
-    """
+    """Settles decided checkpoints of one query in one process."""
 
     def __init__(
         self, journal: Journal, sink: TwoPhaseCommitSink[Any, Any], queryId: str, prefix: str, batch: int
@@ -60,7 +50,9 @@ class Settlement:
         self._journal = journal
         self._sink = sink
         self._query_id = queryId
+        # See `TransactionContext`.
         self._prefix = prefix
+        # The micro-batch that Spark runs now or next. -1 in a rewind, which can run any micro-batch again.
         self._batch = batch
 
     def settle(self, identifier: int, token: int) -> None:

@@ -118,26 +118,17 @@ class Restored:
 
 @dataclass(frozen=True)
 class Pending:
-    """The micro-batches that are prepared but in no checkpoint yet, and the age of the oldest open transaction.
+    """The micro-batches that are prepared but in no checkpoint yet, and the age of the oldest open transaction."""
 
-    Parameters
-    ----------
-    batches : Sequence[int]
-        The numbers of the micro-batches.
-    rows, bytes, handles : int
-        The numbers of rows, bytes and handles in these micro-batches.
-    oldest_age : float or None
-        The seconds since the journal recorded the oldest open transaction, prepared or decided. In the store, the transaction
-        is a little older. None if no transaction is open.
-    lifetime : float or None
-        How many seconds the store keeps this transaction; None if forever, or if it is not known.
-    """
-
-    batches: Sequence[int] = field(default_factory=list)
+    batches: Sequence[int] = field(default_factory=list)  # The numbers of the micro-batches.
+    # The numbers of rows, bytes and handles in these micro-batches.
     rows: int = 0
     bytes: int = 0
     handles: int = 0
+    # The seconds since the journal recorded the oldest open transaction, prepared or decided. In the store, the transaction is
+    # a little older. None if no transaction is open.
     oldest_age: float | None = None
+    # How many seconds the store keeps this transaction; None if forever, or if it is not known.
     lifetime: float | None = None
 
     @property
@@ -148,23 +139,12 @@ class Pending:
 
 @dataclass(frozen=True)
 class Unsettled:
-    """A decided checkpoint that is not settled, because some of its transactions may not be committed yet.
+    """A decided checkpoint that is not settled, because some of its transactions may not be committed yet."""
 
-    Parameters
-    ----------
-    checkpoint : int
-        The checkpoint's id.
-    batches : Sequence[int]
-        The micro-batches in the checkpoint.
-    rows : int
-        The number of rows in the checkpoint.
-    open, lost, committed : int
-        The number of parts whose newest transaction is open, lost or committed, according to the journal.
-    """
-
-    checkpoint: int
-    batches: Sequence[int]
-    rows: int
+    checkpoint: int  # The checkpoint's id.
+    batches: Sequence[int]  # The micro-batches in the checkpoint.
+    rows: int  # The number of rows in the checkpoint.
+    # The number of parts whose newest transaction is open, lost or committed, according to the journal.
     open: int
     lost: int
     committed: int

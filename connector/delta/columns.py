@@ -172,21 +172,13 @@ def check_type(column: str, type_: pa.DataType) -> None:
 
 @dataclass(frozen=True)
 class Columns:
-    """A mapping of a query's columns to a table's.
+    """A mapping of a query's columns to a table's."""
 
-    Parameters
-    ----------
-    target : pyarrow.Schema
-        The table's schema, with its partition columns.
-    source : Sequence[int or None]
-        For each of the table's columns, the index of the query's column. None if the query has no such column,
-        so that the table's column gets nulls.
-    partition_by : Sequence[str]
-        The partition columns. For these columns, Delta's log stores an empty string as null.
-    """
-
-    target: pa.Schema
+    target: pa.Schema  # The table's schema, with its partition columns.
+    # For each of the table's columns, the index of the query's column. None if the query has no such column, so that the
+    # table's column gets nulls.
     source: Sequence[int | None]
+    # The partition columns. For these columns, Delta's log stores an empty string as null.
     partition_by: Sequence[str] = ()
 
     @cached_property

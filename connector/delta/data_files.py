@@ -58,33 +58,16 @@ class OpenFile:
 
 @dataclass
 class DataFiles:
-    """The data files of one transaction.
-
-    Parameters
-    ----------
-    folder : TableFolder
-    schema : pyarrow.Schema
-        The table's schema.
-    partition_by : Sequence[str]
-        The names of the partition columns.
-    name : str
-        The beginning of the files' names.
-    file_bytes : int
-        The size in bytes at which a file is closed.
-    compression : str
-    indexed : int
-        The number of columns that get statistics; a negative number means all.
-    announce : Callable[[Sequence[str]], None]
-        Called with the paths of all files of the transaction, before a new file is created.
-    """
+    """The data files of one transaction."""
 
     folder: TableFolder
-    schema: pa.Schema
-    partition_by: Sequence[str]
-    name: str
-    file_bytes: int
+    schema: pa.Schema  # The table's schema.
+    partition_by: Sequence[str]  # The names of the partition columns.
+    name: str  # The beginning of the files' names.
+    file_bytes: int  # The size in bytes at which a file is closed.
     compression: str
-    indexed: int
+    indexed: int  # The number of columns that get statistics; a negative number means all.
+    # Called with the paths of all files of the transaction, before a new file is created.
     announce: Callable[[Sequence[str]], None]
     added: list[AddedFile] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)

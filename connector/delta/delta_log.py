@@ -18,20 +18,12 @@ MARK: Final = "barrierKafka"
 
 @dataclass
 class Past:
-    """The added files and the aborted transactions that the table's log contains after a version.
+    """The added files and the aborted transactions that the table's log contains after a version."""
 
-    Attributes
-    ----------
-    added : set[str]
-        Paths of all files that were added, including files that were removed later.
-    aborted : set[str]
-        Nonces of transactions that can never be committed.
-    complete : bool
-        False if the log no longer has all commits after this version. Then `added` and `aborted` may be incomplete.
-    """
-
+    # Paths of all files that were added, including files that were removed later.
     added: set[str] = field(default_factory=set)
-    aborted: set[str] = field(default_factory=set)
+    aborted: set[str] = field(default_factory=set)  # Nonces of transactions that can never be committed.
+    # False if the log no longer has all commits after this version. Then `added` and `aborted` may be incomplete.
     complete: bool = True
 
 

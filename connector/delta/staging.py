@@ -25,28 +25,16 @@ VERSION: Final = 2
 
 @dataclass(frozen=True)
 class Note:
-    """A note about an unfinished transaction. It names the transaction's files, in case the task dies.
-
-    Parameters
-    ----------
-    nonce, queryId : str
-    run, batch, partition : int
-    table : str
-        The table's id.
-    version : int
-        The table's version before the transaction began. Only a later version can commit the transaction.
-    files : Sequence[str]
-        Paths of all files that the transaction has created or is about to create.
-    """
+    """A note about an unfinished transaction. It names the transaction's files, in case the task dies."""
 
     nonce: str
     queryId: str
     run: int
     batch: int
     partition: int
-    table: str
-    version: int
-    files: Sequence[str] = ()
+    table: str  # The table's id.
+    version: int  # The table's version before the transaction began. Only a later version can commit the transaction.
+    files: Sequence[str] = ()  # Paths of all files that the transaction has created or is about to create.
 
     @classmethod
     def of(cls, context: TransactionContext, table: str, version: int) -> Note:
@@ -55,13 +43,7 @@ class Note:
 
 
 class Notes:
-    """The notes of one prefix.
-
-    Parameters
-    ----------
-    folder : TableFolder
-    prefix : str
-    """
+    """The notes of one prefix."""
 
     def __init__(self, folder: TableFolder, prefix: str) -> None:
         self._folder = folder

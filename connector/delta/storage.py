@@ -31,12 +31,7 @@ REQUESTS_AT_ONCE: Final = 16
 
 
 class TableFolder:
-    """The files in a table's folder. Paths are relative to the folder, with ``/``.
-
-    Parameters
-    ----------
-    options : WriteOptions
-    """
+    """The files in a table's folder. Paths are relative to the folder, with ``/``."""
 
     _durable: ClassVar[dict[str, int]] = {}
     """Table -> the newest version that this process has made durable, together with all earlier versions."""

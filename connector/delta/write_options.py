@@ -54,30 +54,16 @@ WRITE_OPTIONS = OptionTable(
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The checked options of one sink. The ``repr`` shows no secret.
+    """The checked options of one sink. The ``repr`` shows no secret."""
 
-    Parameters
-    ----------
-    path : str
-        Absolute path on a local disk, or a URI.
-    partition_by : Sequence[str]
-    merge_schema : bool
-    file_bytes : int
-        The size in bytes at which a data file is closed.
-    compression : str
-    storage : Mapping[str, str]
-        The options for the object store: those that begin with ``storage.``, without this prefix.
-    commit_seconds : float
-        The option ``commitTimeoutMs``, in seconds.
-    """
-
-    path: str
+    path: str  # Absolute path on a local disk, or a URI.
     partition_by: Sequence[str]
     merge_schema: bool
-    file_bytes: int
+    file_bytes: int  # The size in bytes at which a data file is closed.
     compression: str
+    # The options for the object store: those that begin with ``storage.``, without this prefix.
     storage: Mapping[str, str]
-    commit_seconds: float
+    commit_seconds: float  # The option ``commitTimeoutMs``, in seconds.
 
     @property
     def local(self) -> bool:

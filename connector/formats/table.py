@@ -10,23 +10,13 @@ from typing import Any, Final
 
 @dataclass(frozen=True)
 class Format:
-    """A format of this package. Users select it with ``format(name)``.
-
-    Parameters
-    ----------
-    name : str
-    path : str
-        The import path ``package.module:Class`` of the format's sink or, for a source, of its data source.
-    shown_by : Sequence[str]
-        Options by which `barrier doctor` recognizes the format. One of these options is enough.
-    schemes : Sequence[str]
-        URL schemes of the option ``url`` that identify the format.
-    """
+    """A format of this package. Users select it with ``format(name)``."""
 
     name: str
-    path: str
+    path: str  # The import path ``package.module:Class`` of the format's sink or, for a source, of its data source.
+    # Options by which `barrier doctor` recognizes the format. One of these options is enough.
     shown_by: Sequence[str] = ()
-    schemes: Sequence[str] = ()
+    schemes: Sequence[str] = ()  # URL schemes of the option ``url`` that identify the format.
 
     def load(self) -> Any:
         """Import the class at `path`, and return it."""

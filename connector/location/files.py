@@ -94,10 +94,6 @@ class GuardedFiles:
     Two methods leave errors unchanged: `read`, because `read_file` converts them, and `journal_store`, because the journal
     handles its store's errors itself.
 
-    Parameters
-    ----------
-    inner : LocationFiles
-
     Raises
     ------
     LocationError
@@ -177,18 +173,12 @@ class GuardedFiles:
 
 
 class LocalFiles:
-    """Files on a local disk.
-
-    Parameters
-    ----------
-    path : str
-    private : bool
-        True to give new files the restricted permissions of a journal's files (`transactional.journal.folders`), False to
-        give them the permissions of Spark's files.
-    """
+    """Files on a local disk."""
 
     def __init__(self, path: str, private: bool = False) -> None:
         self._path = path
+        # True to give new files the restricted permissions of a journal's files (`transactional.journal.folders`), False to
+        # give them the permissions of Spark's files.
         self._private = private
 
     def names(self, folder: str) -> list[str]:

@@ -258,20 +258,13 @@ def _delete(location: CheckpointLocation, offsets: int, commits: int, version: i
 
 @dataclass(frozen=True)
 class _Kept:
-    """The micro-batches that Spark's logs contain, and the versions that its state stores contain.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    offsets, commits : frozenset[int]
-        The micro-batches with a file in ``offsets/``, and in ``commits/``.
-    stores : Mapping[str, tuple[frozenset[int], frozenset[int]]]
-        For each store's folder, relative to the location: the versions with a snapshot, and the versions with a change file.
-    """
+    """The micro-batches that Spark's logs contain, and the versions that its state stores contain."""
 
     location: CheckpointLocation
+    # The micro-batches with a file in ``offsets/``, and in ``commits/``.
     offsets: frozenset[int]
     commits: frozenset[int]
+    # For each store's folder, relative to the location: the versions with a snapshot, and the versions with a change file.
     stores: Mapping[str, tuple[frozenset[int], frozenset[int]]]
 
     @classmethod

@@ -26,17 +26,11 @@ class ObjectJournalStore:
 
     A journal is read again at every planning and commit, but its entries never change. So each process caches the entries,
     with the ETags from the listing as keys. If a listing has several new names, their files are fetched in parallel.
-
-    Parameters
-    ----------
-    files : ObjectFiles
-    folder : str
-        The journal's folder, relative to the location.
     """
 
     def __init__(self, files: ObjectFiles, folder: str) -> None:
         self._files = files
-        self._folder = folder
+        self._folder = folder  # The journal's folder, relative to the location.
         self._tags: Mapping[str, str] = {}
 
     def create(self, name: str, data: bytes) -> bool:

@@ -67,18 +67,11 @@ def canonical_url(location: str) -> str | None:
 
 
 class ObjectFiles:
-    """The `connector.location.files.LocationFiles` in an object store. It is pickled to executors, so it holds no client.
-
-    Parameters
-    ----------
-    url : str
-        The location's URL, as `canonical_url` returns it.
-    options : Mapping[str, str]
-        ``endpoint`` and ``region``. By default, the environment's values are used.
-    """
+    """The `connector.location.files.LocationFiles` in an object store. It is pickled to executors, so it holds no client."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        self._url = url
+        self._url = url  # The location's URL, as `canonical_url` returns it.
+        # ``endpoint`` and ``region``. By default, the environment's values are used.
         self._options = tuple(sorted(options.items()))
 
     def names(self, folder: str) -> list[str]:

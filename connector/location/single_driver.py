@@ -27,16 +27,10 @@ NO_CLIENT = "Unable to load"
 
 
 class FilesystemFiles:
-    """The `connector.location.files.LocationFiles` on a pyarrow file system. It is pickled to executors, so it holds no client.
-
-    Parameters
-    ----------
-    uri : str
-        The location's URI, in the form that `pyarrow.fs.FileSystem.from_uri` accepts.
-    """
+    """The `connector.location.files.LocationFiles` on a pyarrow file system. It is pickled to executors and holds no client."""
 
     def __init__(self, uri: str) -> None:
-        self._uri = uri
+        self._uri = uri  # The location's URI, in the form that `pyarrow.fs.FileSystem.from_uri` accepts.
 
     def names(self, folder: str) -> list[str]:
         """See `LocationFiles.names`. Raises LocationError, ``LOCATION_UNREADABLE``."""
@@ -150,17 +144,11 @@ class FilesystemJournalStore:
     """A `transactional.journal.JournalStore` on a pyarrow file system.
 
     If two drivers `create` the same file at the same time, both may succeed.
-
-    Parameters
-    ----------
-    files : LocationFiles
-    folder : str
-        The journal's folder, relative to the location.
     """
 
     def __init__(self, files: LocationFiles, folder: str) -> None:
         self._files = files
-        self._folder = folder
+        self._folder = folder  # The journal's folder, relative to the location.
 
     def create(self, name: str, data: bytes) -> bool:
         """See `JournalStore.create`. Two processes that create the same file at the same time may both succeed."""

@@ -96,23 +96,14 @@ _OF_THE_QUERY: Final = frozenset(option.key.lower() for option in HOST_OPTIONS.o
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of one sink.
-
-    Parameters
-    ----------
-    name : str
-    format : str
-    columns : Sequence[tuple[str or None, str]] or None
-        For each column, its new name for the sink (None to keep the name) and its name in the query. None if the option
-        ``columns`` is not set.
-    options : Mapping[str, str]
-        The options of the sink's format, and the options of the query that all sinks share.
-    """
+    """The options of one sink."""
 
     name: str
     format: str
+    # For each column, its new name for the sink (None to keep the name) and its name in the query. None if the option
+    # ``columns`` is not set.
     columns: Sequence[tuple[str | None, str]] | None
-    options: Mapping[str, str]
+    options: Mapping[str, str]  # The options of the sink's format, and the options of the query that all sinks share.
 
     def __repr__(self) -> str:  # values may be secrets
         return f"SinkOptions({self.name!r}, {self.format!r}, {sorted(self.options)})"
@@ -120,19 +111,11 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The checked options of ``2pc-multi``.
+    """The checked options of ``2pc-multi``."""
 
-    Parameters
-    ----------
-    sinks : Sequence[SinkOptions]
-        In the order of the option ``sinks``.
-    route_column : str or None
-    prefix : str
-        The option ``transactionalIdPrefix``. If the user does not set it, the framework fills in the default.
-    """
-
-    sinks: Sequence[SinkOptions]
+    sinks: Sequence[SinkOptions]  # In the order of the option ``sinks``.
     route_column: str | None
+    # The option ``transactionalIdPrefix``. If the user does not set it, the framework fills in the default.
     prefix: str
 
 

@@ -45,25 +45,15 @@ CANNOT_COMMIT: Final = "%s: recovery can't commit all prepared rows, so it now t
 
 @dataclass(frozen=True)
 class Upkeep:
-    """A supervisor's knowledge about the query that it keeps running.
+    """A supervisor's knowledge about the query that it keeps running."""
 
-    Parameters
-    ----------
-    given : Mapping[str, str]
-        Sink options that the journal does not keep (secrets).
-    drivers : Collection[str]
-        Drivers in which the supervisor has run the query. The query does not run there now, even if the process is alive.
-    single_driver : bool
-        True if nothing else starts the query. Then a previous driver that can't be seen from here (in another container)
-        counts as dead.
-    shared : bool
-        True if several queries share `given`, so that it may contain options of other sinks.
-    """
-
-    given: Mapping[str, str]
+    given: Mapping[str, str]  # Sink options that the journal does not keep (secrets).
+    # Drivers in which the supervisor has run the query. The query does not run there now, even if the process is alive.
     drivers: Collection[str] = ()
+    # True if nothing else starts the query. Then a previous driver that can't be seen from here (in another container) counts
+    # as dead.
     single_driver: bool = False
-    shared: bool = False
+    shared: bool = False  # True if several queries share `given`, so that it may contain options of other sinks.
 
     def is_alive(self, process: Mapping[str, Any]) -> bool | None:
         """Return whether a driver's process is alive; None if that can't be determined."""
@@ -77,21 +67,12 @@ class Upkeep:
 
 @dataclass(frozen=True)
 class Recovery:
-    """The result of a recovery.
+    """The result of a recovery."""
 
-    Parameters
-    ----------
-    committed : bool
-        True if all prepared rows were committed, and no transaction is open.
-    batch : int or None
-        The micro-batch after which the query continues, if it was rewound; otherwise None.
-    deleted : Sequence[str]
-        The deleted temporary files. A driver left them when it died in its first micro-batch; while they exist, Spark can't
-        start the query.
-    """
-
-    committed: bool = False
-    batch: int | None = None
+    committed: bool = False  # True if all prepared rows were committed, and no transaction is open.
+    batch: int | None = None  # The micro-batch after which the query continues, if it was rewound; otherwise None.
+    # The deleted temporary files. A driver left them when it died in its first micro-batch; while they exist, Spark can't start
+    # the query.
     deleted: Sequence[str] = ()
 
     def __bool__(self) -> bool:

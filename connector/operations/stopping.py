@@ -27,20 +27,12 @@ QUIET_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Standing:
-    """The progress of a query that was asked to stop.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    batch : int
-        The newest micro-batch that Spark has started; -1 if there is none.
-    idle : bool
-        True if Spark has committed every micro-batch that it has started. If the stop was requested before Spark's logs were
-        read, then no task is running, and the next planning obeys the request.
-    """
+    """The progress of a query that was asked to stop."""
 
     ledger: Ledger
-    batch: int
+    batch: int  # The newest micro-batch that Spark has started; -1 if there is none.
+    # True if Spark has committed every micro-batch that it has started. If the stop was requested before Spark's logs were
+    # read, then no task is running, and the next planning obeys the request.
     idle: bool
 
     @property
@@ -71,13 +63,7 @@ def standing(location: CheckpointLocation) -> Standing:
 
 
 class FinalCheckpoint:
-    """The final checkpoint of a running query. Call `has_come` repeatedly until it returns True.
-
-    Attributes
-    ----------
-    safe : bool
-        True if the last call of `has_come` found that no task of the query is running, and none will start.
-    """
+    """The final checkpoint of a running query. Call `has_come` repeatedly until it returns True."""
 
     def __init__(
         self,
@@ -86,6 +72,7 @@ class FinalCheckpoint:
         look: Callable[[CheckpointLocation], Standing | None],
         clock: Clock,
     ) -> None:
+        # True if the last call of `has_come` found that no task of the query is running, and none will start.
         self.safe = False
         self._location = location
         self._upkeep = upkeep

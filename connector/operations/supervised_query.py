@@ -120,13 +120,7 @@ def supervise(
 
 
 class _Query:
-    """Starts, watches and stops one supervised query. Each start begins a new *life*, which lasts until the query ends.
-
-    Attributes
-    ----------
-    problem : BaseException or None
-        The error that ended the last life; None if no life has failed.
-    """
+    """Starts, watches and stops one supervised query. Each start begins a new *life*, which lasts until the query ends."""
 
     def __init__(
         self,
@@ -135,7 +129,7 @@ class _Query:
         stop_timeout: float,
         obey: Callable[[], None],
     ) -> None:
-        self.problem: BaseException | None = None
+        self.problem: BaseException | None = None  # The error that ended the last life; None if no life has failed.
         self._start = start
         self._supervision = supervision
         self._wish, self._clock = supervision.wish, supervision.clock

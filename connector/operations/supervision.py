@@ -45,34 +45,18 @@ AGAIN_SECONDS = 1.0
 
 @dataclass
 class Supervision:
-    """The restart loop of a query. Each start of the query begins a new *life*, which lasts until the query ends.
+    """The restart loop of a query. Each start of the query begins a new *life*, which lasts until the query ends."""
 
-    Parameters
-    ----------
-    by : str
-        The supervisor's name, which the journal records with each restart.
-    strategy : RestartStrategy
-    given : Mapping[str, str]
-        Sink options that the journal does not keep (secrets).
-    say : Callable[[str], None]
-        Called with each message for the user.
-    single_driver : bool
-        See `Upkeep`.
-    wish, clock, chance
-        The stop request, the clock, and a function that returns random numbers from 0 to 1.
-    location : CheckpointLocation or None
-        The query's checkpoint location; None until it is known.
-    """
-
-    by: str
+    by: str  # The supervisor's name, which the journal records with each restart.
     strategy: RestartStrategy
-    given: Mapping[str, str]
-    say: Callable[[str], None]
-    single_driver: bool = False
+    given: Mapping[str, str]  # Sink options that the journal does not keep (secrets).
+    say: Callable[[str], None]  # Called with each message for the user.
+    single_driver: bool = False  # See `Upkeep`.
+    # The stop request, the clock, and a function that returns random numbers from 0 to 1.
     wish: StopRequest = field(default_factory=StopRequest)
     clock: Clock = field(default_factory=SystemClock)
     chance: Callable[[], float] = random.random
-    location: CheckpointLocation | None = None
+    location: CheckpointLocation | None = None  # The query's checkpoint location; None until it is known.
 
     def __post_init__(self) -> None:
         self._restarts = Restarts(self.strategy, self.clock, self.chance)

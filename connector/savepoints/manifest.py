@@ -48,21 +48,11 @@ _LEFTOVER = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class SavedFile:
-    """One file of a savepoint.
+    """One file of a savepoint."""
 
-    Parameters
-    ----------
-    path : str
-        The file's path, relative to the savepoint's folder, with slashes.
-    size : int
-        The size in bytes.
-    sha256 : str
-        The SHA-256 hash of the content, in hexadecimal.
-    """
-
-    path: str
-    size: int
-    sha256: str
+    path: str  # The file's path, relative to the savepoint's folder, with slashes.
+    size: int  # The size in bytes.
+    sha256: str  # The SHA-256 hash of the content, in hexadecimal.
 
 
 def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, path: str) -> SavedFile:
@@ -86,49 +76,23 @@ def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, pa
 
 @dataclass(frozen=True)
 class Savepoint:
-    """A savepoint, as its ``savepoint.json`` describes it.
+    """A savepoint, as its ``savepoint.json`` describes it."""
 
-    Parameters
-    ----------
-    folder : CheckpointLocation
-        The savepoint's folder, on any store.
-    id : str
-        The savepoint's random id, which is also the name of the folder with its files.
-    query : str
-        Spark's id of the query.
-    location : str
-        The checkpoint location from which the savepoint was taken.
-    checkpoint : int
-        The id of the saved checkpoint.
-    batch : int
-        The last micro-batch of the checkpoint.
-    time : int
-        When the savepoint was taken, in milliseconds since the epoch.
-    prefix, sink : str
-        The transactional-id prefix and the sink of the query's newest run.
-    position : int
-        The number of the newest journal entry when the savepoint was taken.
-    partitions : int or None
-        The number of shuffle partitions of the state; None if the offset file does not contain it.
-    stateful : bool
-        True if the savepoint contains state.
-    files : Sequence[SavedFile]
-        All files except ``savepoint.json``.
-    """
-
-    folder: CheckpointLocation = field(compare=False)
-    id: str
-    query: str
-    location: str
-    checkpoint: int
-    batch: int
-    time: int
+    folder: CheckpointLocation = field(compare=False)  # The savepoint's folder, on any store.
+    id: str  # The savepoint's random id, which is also the name of the folder with its files.
+    query: str  # Spark's id of the query.
+    location: str  # The checkpoint location from which the savepoint was taken.
+    checkpoint: int  # The id of the saved checkpoint.
+    batch: int  # The last micro-batch of the checkpoint.
+    time: int  # When the savepoint was taken, in milliseconds since the epoch.
+    # The transactional-id prefix and the sink of the query's newest run.
     prefix: str
     sink: str
-    position: int
+    position: int  # The number of the newest journal entry when the savepoint was taken.
+    # The number of shuffle partitions of the state; None if the offset file does not contain it.
     partitions: int | None
-    stateful: bool
-    files: Sequence[SavedFile]
+    stateful: bool  # True if the savepoint contains state.
+    files: Sequence[SavedFile]  # All files except ``savepoint.json``.
     format: int = FORMAT
 
     @property

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 class AvroEncoder:
     """Encodes a column of records with one schema.
 
-    Parameters
-    ----------
-    definition : Definition
-        The schema, with its id in the registry.
-
     Raises
     ------
     OptionError
@@ -29,7 +24,7 @@ class AvroEncoder:
     """
 
     def __init__(self, definition: Definition) -> None:
-        self._definition = definition
+        self._definition = definition  # The schema, with its id in the registry.
         self._type = column_type(definition).raw
         self._schema: Any = None
         self._named: dict[str, Any] = {}

@@ -42,20 +42,11 @@ MOST_DIGITS: Final = 38
 
 @dataclass(frozen=True)
 class ColumnType:
-    """The Spark and Arrow types of the column for a schema.
-
-    Parameters
-    ----------
-    spark : DataType
-    raw : pa.DataType
-        The Arrow type that the decoder makes, with times in the schema's unit.
-    final : pa.DataType
-        The Arrow type that Spark gets, with times in microseconds.
-    """
+    """The Spark and Arrow types of the column for a schema."""
 
     spark: DataType
-    raw: pa.DataType
-    final: pa.DataType
+    raw: pa.DataType  # The Arrow type that the decoder makes, with times in the schema's unit.
+    final: pa.DataType  # The Arrow type that Spark gets, with times in microseconds.
 
 
 def column_type(definition: Definition) -> ColumnType:
@@ -86,22 +77,12 @@ def named_types(node: Any, into: dict[str, Any]) -> None:
 
 
 class AvroDecoder:
-    """Decodes a column of records. *Made on the driver, used in tasks*; its pickle contains no client.
-
-    Parameters
-    ----------
-    registry : Registry
-    definition : Definition
-        The reader's schema.
-    type : ColumnType
-        The types of the reader's schema.
-    mode : {"FAILFAST", "PERMISSIVE", "ERRORS"}
-    """
+    """Decodes a column of records. *Made on the driver, used in tasks*; its pickle contains no client."""
 
     def __init__(self, registry: Registry, definition: Definition, type: ColumnType, mode: str) -> None:  # noqa: A002
         self._registry = registry
-        self._definition = definition
-        self._type = type
+        self._definition = definition  # The reader's schema.
+        self._type = type  # The types of the reader's schema.
         self._mode = mode
 
     def __call__(self, values: pa.Array, *position: pa.Array) -> pa.Array:

@@ -57,34 +57,18 @@ class UnknownSchemaError(LookupError):
 
 @dataclass(frozen=True)
 class Definition:
-    """A schema, and the schemas that it refers to.
+    """A schema, and the schemas that it refers to."""
 
-    Parameters
-    ----------
-    text : str
-        The schema's text.
-    kind : str
-        ``AVRO``, ``JSON`` or ``PROTOBUF``.
-    references : Sequence[tuple[str, str]]
-        The name and text of every schema that this one refers to, directly or indirectly. Each schema comes after the schemas
-        that it refers to.
-    id : int
-        The schema's id in the registry.
-    """
-
-    text: str
-    kind: str
+    text: str  # The schema's text.
+    kind: str  # ``AVRO``, ``JSON`` or ``PROTOBUF``.
+    # The name and text of every schema that this one refers to, directly or indirectly. Each schema comes after the schemas
+    # that it refers to.
     references: Sequence[tuple[str, str]] = ()
-    id: int = 0
+    id: int = 0  # The schema's id in the registry.
 
 
 class Registry:
     """A Schema Registry, as `settings` describe it. The object's pickle contains no client, and its repr shows no secret.
-
-    Parameters
-    ----------
-    settings : Mapping[str, Any]
-        Settings of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
 
     Raises
     ------
@@ -103,6 +87,7 @@ class Registry:
                 option="url",
                 reason="it is the registry's address, as in {'url': 'http://registry:8081'}",
             )
+        # Settings of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
         self._settings = {"timeout": TIMEOUT_SECONDS, **settings}
         self._client: Any = None
 

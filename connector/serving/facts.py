@@ -33,38 +33,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class QueryFacts:
-    """The facts about a query, from one read of its checkpoint location.
+    """The facts about a query, from one read of its checkpoint location."""
 
-    Parameters
-    ----------
-    path : str
-        The path of the checkpoint location.
-    ledger : Ledger
-        The ledger of the journal; empty if the journal can't be read or does not exist.
-    state : QueryState
-        The state of the query.
-    sentence : str
-        An explanation of the state.
-    alive, doing : bool or None
-        `alive` says whether the query's driver is running, `doing` whether the process of a started rewind is running. None if
-        unknown, or if there is no such process.
-    sources : Sequence[SourceOffset]
-        The offsets of the query's ``barrier-kafka`` sources at the end of the last settled micro-batch; empty if unknown.
-    problem : str
-        The reason why the location can't be read; empty if the location was read.
-    looked : float
-        The time of the read, in seconds since 1970; 0 before the first read.
-    """
-
-    path: str
+    path: str  # The path of the checkpoint location.
+    # The ledger of the journal; empty if the journal can't be read or does not exist.
     ledger: Ledger = field(default_factory=Ledger)
-    state: QueryState = QueryState.EMPTY
-    sentence: str = ""
+    state: QueryState = QueryState.EMPTY  # The state of the query.
+    sentence: str = ""  # An explanation of the state.
+    # `alive` says whether the query's driver is running, `doing` whether the process of a started rewind is running. None if
+    # unknown, or if there is no such process.
     alive: bool | None = None
     doing: bool | None = None
+    # The offsets of the query's ``barrier-kafka`` sources at the end of the last settled micro-batch; empty if unknown.
     sources: Sequence[SourceOffset] = ()
-    problem: str = ""
-    looked: float = 0.0
+    problem: str = ""  # The reason why the location can't be read; empty if the location was read.
+    looked: float = 0.0  # The time of the read, in seconds since 1970; 0 before the first read.
 
     @property
     def news(self) -> tuple[Any, ...]:
@@ -74,36 +57,20 @@ class QueryFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """The facts that the brokers of a Kafka cluster reported when they were asked.
+    """The facts that the brokers of a Kafka cluster reported when they were asked."""
 
-    Parameters
-    ----------
-    servers : str
-        The addresses of the brokers.
-    view : ClusterView
-        The open transactions and blocked partitions of the cluster.
-    assessments : Sequence[Assessment]
-        The cluster's open transactions, each with its verdict.
-    groups : Mapping[Partition, Sequence[str]]
-        For each blocked partition, the consumer groups that seem to wait there.
-    lags : Mapping[str, Mapping[str, int]]
-        The lag by location and topic: the number of offsets from the end of the last settled micro-batch to the topic's last
-        stable offset. Contains only topics of this cluster.
-    answered : bool or None
-        Whether the brokers answered; None if they were not asked.
-    problem : str
-        Says which facts are unknown, and why; empty if all are known.
-    time : int
-        The time when the brokers were asked, in milliseconds since 1970.
-    """
-
-    servers: str
+    servers: str  # The addresses of the brokers.
+    # The open transactions and blocked partitions of the cluster.
     view: ClusterView = field(default_factory=lambda: ClusterView((), (), ()))
-    assessments: Sequence[Assessment] = ()
+    assessments: Sequence[Assessment] = ()  # The cluster's open transactions, each with its verdict.
+    # For each blocked partition, the consumer groups that seem to wait there.
     groups: Mapping[Partition, Sequence[str]] = field(default_factory=dict)
+    # The lag by location and topic: the number of offsets from the end of the last settled micro-batch to the topic's last
+    # stable offset. Contains only topics of this cluster.
     lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    answered: bool | None = True
-    problem: str = ""
+    answered: bool | None = True  # Whether the brokers answered; None if they were not asked.
+    problem: str = ""  # Says which facts are unknown, and why; empty if all are known.
+    # The time when the brokers were asked, in milliseconds since 1970.
     time: int = field(default_factory=lambda: int(1000 * time.time()))
 
 

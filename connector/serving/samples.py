@@ -15,40 +15,20 @@ from transactional.stats import counts, newest_completed, pending, unsettled
 
 @dataclass(frozen=True)
 class Metric:
-    """The definition of a metric.
+    """The definition of a metric."""
 
-    Parameters
-    ----------
-    text : str
-        A description of the metric, with its unit.
-    labels : tuple[str, ...]
-        The names of the metric's labels.
-    grows : bool
-        Whether the metric is a counter; otherwise it is a gauge.
-    """
-
-    text: str
-    labels: tuple[str, ...] = ("location",)
-    grows: bool = False
+    text: str  # A description of the metric, with its unit.
+    labels: tuple[str, ...] = ("location",)  # The names of the metric's labels.
+    grows: bool = False  # Whether the metric is a counter; otherwise it is a gauge.
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A value of a metric.
+    """A value of a metric."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the metric, a key of `METRICS`.
-    value : float
-        The value of the metric.
-    labels : tuple[str, ...]
-        The values of the labels, in the order of the metric's labels.
-    """
-
-    name: str
-    value: float
-    labels: tuple[str, ...]
+    name: str  # The name of the metric, a key of `METRICS`.
+    value: float  # The value of the metric.
+    labels: tuple[str, ...]  # The values of the labels, in the order of the metric's labels.
 
 
 _STEP = ("location", "step")

@@ -34,11 +34,6 @@ WHOSE = "batch-writer.json"
 class HostedBatchWriter(DataSourceArrowWriter):
     """The writer of a sink under ``df.write``. It is pickled together with its plan.
 
-    Parameters
-    ----------
-    sink : HostedSink
-        The sink. Its options include ``txnAppId``, ``txnVersion`` and a ``checkpointLocation`` that only these writes use.
-
     Raises
     ------
     OptionError
@@ -56,6 +51,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
                     reason="txnAppId is a name that only this job has, and txnVersion a number that increases (in "
                     "foreachBatch, the batch id). Each version is written once, even if you repeat the write",
                 )
+        # The sink. Its options include ``txnAppId``, ``txnVersion`` and a ``checkpointLocation`` that only these writes use.
         self._sink = sink
         self._app: str = own["txnAppId"]
         self._version: int = own["txnVersion"]

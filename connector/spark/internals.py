@@ -182,24 +182,12 @@ def streaming_query(session: SparkSession) -> str:
 
 @dataclass(frozen=True)
 class StreamWrite:
-    """The format, mode, options and schema that a `DataStreamWriter` was given.
+    """The format, mode, options and schema that a `DataStreamWriter` was given."""
 
-    Parameters
-    ----------
-    format : str
-        The format's name, as the user wrote it.
-    mode : str
-        The output mode, as Spark names it.
-    options : Mapping[str, str]
-        The options of the writer.
-    schema : StructType
-        The schema of the rows.
-    """
-
-    format: str
-    mode: str
-    options: Mapping[str, str] = field(repr=False)
-    schema: StructType
+    format: str  # The format's name, as the user wrote it.
+    mode: str  # The output mode, as Spark names it.
+    options: Mapping[str, str] = field(repr=False)  # The options of the writer.
+    schema: StructType  # The schema of the rows.
 
 
 def stream_write(writer: DataStreamWriter) -> StreamWrite | None:

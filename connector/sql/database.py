@@ -64,20 +64,13 @@ class Owner(Protocol):
 
 
 class Database:
-    """A sink's connection to its database, opened at the first use, and opened again after an error.
-
-    Parameters
-    ----------
-    owner : Owner
-        The sink, held by a weak reference. So if a sink is dropped without `close`, the connection is dropped immediately,
-        not at the next garbage collection.
-    seconds : float
-        The driver's time limit: how many seconds one of its transactions may take.
-    """
+    """A sink's connection to its database, opened at the first use, and opened again after an error."""
 
     def __init__(self, owner: Owner, seconds: float) -> None:
+        # The sink, held by a weak reference. So if a sink is dropped without `close`, the connection is dropped immediately,
+        # not at the next garbage collection.
         self._owner: Owner = weakref.proxy(owner)
-        self._seconds = seconds
+        self._seconds = seconds  # The driver's time limit: how many seconds one of its transactions may take.
         self._connection: Connection | None = None
         self._clock = SystemClock()
 

@@ -47,28 +47,14 @@ def is_moment(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Parameters
-    ----------
-    name : str
-    type : str
-        The type as a statement names it, with its modifiers: ``decimal(10,2)``.
-    base : str
-        The type without its modifiers: ``decimal``.
-    not_null : bool
-    computed : bool
-        Whether only the database can set the column's values.
-    filled : bool
-        Whether the database sets a value if a row has none (a default, a sequence).
-    """
+    """A column of a table."""
 
     name: str
-    type: str
-    base: str
+    type: str  # The type as a statement names it, with its modifiers: ``decimal(10,2)``.
+    base: str  # The type without its modifiers: ``decimal``.
     not_null: bool
-    computed: bool
-    filled: bool
+    computed: bool  # Whether only the database can set the column's values.
+    filled: bool  # Whether the database sets a value if a row has none (a default, a sequence).
 
     @property
     def whole(self) -> str:
@@ -81,46 +67,24 @@ AnyColumn = TypeVar("AnyColumn", bound=Column)
 
 @dataclass(frozen=True)
 class Index:
-    """A unique index.
-
-    Parameters
-    ----------
-    name : str
-    columns : frozenset[str]
-    whole : bool
-        Whether the index is on whole columns: not on an expression, and not only on a column's first characters.
-    """
+    """A unique index."""
 
     name: str
     columns: frozenset[str]
+    # Whether the index is on whole columns: not on an expression, and not only on a column's first characters.
     whole: bool = True
 
 
 @dataclass(frozen=True)
 class Target(Generic[AnyColumn]):
-    """A table, as the database describes it.
+    """A table, as the database describes it."""
 
-    Parameters
-    ----------
-    name : str
-        The table's name, qualified and quoted.
-    plain : str
-        The last part of the name, without the schema.
-    mark : object
-        A value that no other table has. The name of the staging table depends on it.
-    columns : Sequence[AnyColumn]
-    keys : Sequence[Index]
-        The unique indexes: all of them (MySQL), or only those that an upsert can use (PostgreSQL).
-    checks : Sequence[tuple[str, frozenset[str]]]
-        The check constraints, each with the names of the columns in it.
-    """
-
-    name: str
-    plain: str
-    mark: object
+    name: str  # The table's name, qualified and quoted.
+    plain: str  # The last part of the name, without the schema.
+    mark: object  # A value that no other table has. The name of the staging table depends on it.
     columns: Sequence[AnyColumn]
-    keys: Sequence[Index]
-    checks: Sequence[tuple[str, frozenset[str]]]
+    keys: Sequence[Index]  # The unique indexes: all of them (MySQL), or only those that an upsert can use (PostgreSQL).
+    checks: Sequence[tuple[str, frozenset[str]]]  # The check constraints, each with the names of the columns in it.
 
     def column(self, name: str) -> AnyColumn | None:
         """Return the column with this name. Without an exact match, ignore case. None if no column matches, or several."""

@@ -66,24 +66,13 @@ WHERE constraint_schema = %s AND table_name = %s ORDER BY constraint_name
 
 @dataclass(frozen=True)
 class Column(dialect.Column):
-    """A column of a table.
+    """A column of a table."""
 
-    Parameters
-    ----------
-    counted : bool
-        Whether the column is AUTO_INCREMENT.
-    charset, collation : str or None
-    precision : int or None
-        In a time type, the number of decimal places of the seconds.
-    scale : int or None
-        In a numeric type, the number of decimal places.
-    """
-
-    counted: bool = False
+    counted: bool = False  # Whether the column is AUTO_INCREMENT.
     charset: str | None = None
     collation: str | None = None
-    precision: int | None = None
-    scale: int | None = None
+    precision: int | None = None  # In a time type, the number of decimal places of the seconds.
+    scale: int | None = None  # In a numeric type, the number of decimal places.
 
     @property
     def whole(self) -> str:
@@ -93,13 +82,7 @@ class Column(dialect.Column):
 
 
 class Mysql(dialect.Dialect[Column]):
-    """The dialect of a MySQL or MariaDB server.
-
-    Parameters
-    ----------
-    mariadb : bool
-        Whether the server is MariaDB; otherwise it is MySQL.
-    """
+    """The dialect of a MySQL or MariaDB server."""
 
     name: ClassVar[str] = NAME
     database: ClassVar[str] = "MySQL"
@@ -123,7 +106,7 @@ class Mysql(dialect.Dialect[Column]):
     )
 
     def __init__(self, mariadb: bool) -> None:
-        self.mariadb = mariadb
+        self.mariadb = mariadb  # Whether the server is MariaDB; otherwise it is MySQL.
         self.collation = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
         """The collation of new tables: strings are equal only if all of their bytes are equal, including spaces at the end."""
 

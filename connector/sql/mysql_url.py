@@ -53,29 +53,16 @@ IGNORED: Final = frozenset(
 
 @dataclass(frozen=True)
 class MysqlAddress:
-    """The address of a database, with the user and the TLS settings.
-
-    Parameters
-    ----------
-    host : str
-    port : int
-    database : str
-        The database's name; empty if the address names none.
-    user, password : str or None
-        None if the address does not contain it.
-    mode : str
-        The TLS mode: ``disabled``, ``preferred``, ``required``, ``verify-ca`` or ``verify-identity``.
-    files : Mapping[str, str]
-        The paths of the TLS files, with the keys ``ca``, ``cert`` and ``key``.
-    """
+    """The address of a database, with the user and the TLS settings."""
 
     host: str
     port: int
-    database: str
+    database: str  # The database's name; empty if the address names none.
+    # None if the address does not contain it.
     user: str | None
     password: str | None = field(repr=False)
-    mode: str
-    files: Mapping[str, str]
+    mode: str  # The TLS mode: ``disabled``, ``preferred``, ``required``, ``verify-ca`` or ``verify-identity``.
+    files: Mapping[str, str]  # The paths of the TLS files, with the keys ``ca``, ``cert`` and ``key``.
 
     def tls(self, owner: str) -> ssl.SSLContext | None:
         """Return the TLS context of a connection; None if TLS is optional or off."""

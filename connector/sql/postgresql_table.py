@@ -96,21 +96,11 @@ ONE_FORM: Final = frozenset(
 
 @dataclass(frozen=True)
 class Column(dialect.Column):
-    """A column of a table. For a domain, `base` is the domain's base type; for an array of text, `base` is ``_text``.
+    """A column of a table. For a domain, `base` is the domain's base type; for an array of text, `base` is ``_text``."""
 
-    Parameters
-    ----------
-    modifier : int
-        The type's modifier, as the catalog encodes it; -1 for none.
-    collation : str
-        The collation, qualified and quoted; empty if it is the type's default.
-    domain : bool
-        Whether the column's type is a domain.
-    """
-
-    modifier: int = -1
-    collation: str = ""
-    domain: bool = False
+    modifier: int = -1  # The type's modifier, as the catalog encodes it; -1 for none.
+    collation: str = ""  # The collation, qualified and quoted; empty if it is the type's default.
+    domain: bool = False  # Whether the column's type is a domain.
 
     @property
     def cuts(self) -> bool:
@@ -125,32 +115,17 @@ class Column(dialect.Column):
 
 @dataclass(frozen=True)
 class Target(dialect.Target[Column]):
-    """A table, as the catalog describes it. `keys` are only the unique indexes that an upsert can use.
-
-    Parameters
-    ----------
-    oid : int
-    unlogged : bool
-        Whether a crash of the server empties the table.
-    acts : bool
-        Whether the table may do more with a row than store it, because of triggers, rules or partitions.
-    indexed : frozenset[str]
-        The columns of variable length in indexes. A value that fits into the table may be too long for an index.
-    refuses : bool
-        Whether a trigger, a rule, a policy, partitions or an index's expression may refuse a row that the columns allow.
-    unique : bool
-        Whether a unique index or an exclusion constraint may refuse a row that the columns allow.
-    conditions : int
-        The number of check constraints.
-    """
+    """A table, as the catalog describes it. `keys` are only the unique indexes that an upsert can use."""
 
     oid: int
-    unlogged: bool
-    acts: bool
+    unlogged: bool  # Whether a crash of the server empties the table.
+    acts: bool  # Whether the table may do more with a row than store it, because of triggers, rules or partitions.
+    # The columns of variable length in indexes. A value that fits into the table may be too long for an index.
     indexed: frozenset[str]
+    # Whether a trigger, a rule, a policy, partitions or an index's expression may refuse a row that the columns allow.
     refuses: bool
-    unique: bool
-    conditions: int
+    unique: bool  # Whether a unique index or an exclusion constraint may refuse a row that the columns allow.
+    conditions: int  # The number of check constraints.
 
     def may_refuse(self, written: Sequence[Column], key: Sequence[str]) -> bool:
         """Return whether the table may refuse a row that its staging table has accepted."""

@@ -30,31 +30,16 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Assessment:
-    """A transaction and its verdict.
-
-    Parameters
-    ----------
-    transaction : OpenOnBrokers
-    verdict : Verdict
-    reason : str
-        Sentences with the evidence for the verdict. All transactions of a checkpoint have the same sentences.
-    advice : str
-        Sentences that say what the user can do.
-    command : str
-        The shell command that ends the transaction safely; empty if there is none.
-    owner : Owner, optional
-        The query to which the transaction belongs; None if it is unknown.
-    claim : Claim, optional
-        The record of the transaction in the query's journal; None if there is none.
-    """
+    """A transaction and its verdict."""
 
     transaction: OpenOnBrokers
     verdict: Verdict
+    # Sentences with the evidence for the verdict. All transactions of a checkpoint have the same sentences.
     reason: str
-    advice: str
-    command: str = ""
-    owner: Owner | None = None
-    claim: Claim | None = None
+    advice: str  # Sentences that say what the user can do.
+    command: str = ""  # The shell command that ends the transaction safely; empty if there is none.
+    owner: Owner | None = None  # The query to which the transaction belongs; None if it is unknown.
+    claim: Claim | None = None  # The record of the transaction in the query's journal; None if there is none.
 
 
 def assess(transaction: OpenOnBrokers, owners: Sequence[Owner], servers: str = "") -> Assessment:

@@ -16,18 +16,10 @@ from transactional.sink import Options
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster, and the queries that write into it.
+    """A cluster, and the queries that write into it."""
 
-    Parameters
-    ----------
-    admin : KafkaAdmin
-        A client that is connected to the cluster.
-    owners : Sequence[Owner]
-        The queries.
-    """
-
-    admin: KafkaAdmin
-    owners: Sequence[Owner]
+    admin: KafkaAdmin  # A client that is connected to the cluster.
+    owners: Sequence[Owner]  # The queries.
 
     @property
     def config(self) -> ClientConfig:

@@ -22,71 +22,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Claim:
-    """A journal's record of one transaction.
+    """A journal's record of one transaction."""
 
-    Parameters
-    ----------
-    batch, partition : int
-        The micro-batch that wrote the transaction, and the partition id of its task.
-    rows : int
-        The number of the transaction's rows.
-    checkpoint : int or None
-        The checkpoint that has decided the transaction; None while it is only prepared.
-    verdict : str or None
-        The journal's verdict: ``committed``, ``lost`` or ``accepted``; None if there is no verdict.
-    """
-
+    # The micro-batch that wrote the transaction, and the partition id of its task.
     batch: int
     partition: int
-    rows: int
-    checkpoint: int | None
-    verdict: str | None
+    rows: int  # The number of the transaction's rows.
+    checkpoint: int | None  # The checkpoint that has decided the transaction; None while it is only prepared.
+    verdict: str | None  # The journal's verdict: ``committed``, ``lost`` or ``accepted``; None if there is no verdict.
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A writer of transactions: a streaming query, or the batch writes at one location.
+    """A writer of transactions: a streaming query, or the batch writes at one location."""
 
-    Parameters
-    ----------
-    location : str
-        The checkpoint location.
-    prefixes : frozenset[str]
-        The transactional-id prefixes of all runs in the journal. If the location is a copy, the original's prefixes are left
-        out.
-    cluster : str
-        The id of the cluster to which the newest run writes; empty if the journal does not know it.
-    is_batch : bool
-        True for batch writes (``df.write``), False for a streaming query.
-    is_open : bool
-        True if the journal has rows that are prepared, or decided but not settled.
-    run : int
-        The token of the newest run.
-    ended : str or None
-        How the newest run ended; None if it has not ended.
-    process : Mapping[str, Any]
-        The process of the newest run's driver.
-    alive : bool or None
-        True if this process is running, False if it has ended; None if that can't be seen from here.
-    sink : KafkaSink or None
-        The Kafka sink, built from the journal's record; None if the sink writes to another store.
-    claims : Mapping[Key, Claim]
-        The journal's record of each transaction.
-    written : frozenset[Partition]
-        The partitions to which the transactions in the journal have written.
-    """
-
-    location: str
+    location: str  # The checkpoint location.
+    # The transactional-id prefixes of all runs in the journal. If the location is a copy, the original's prefixes are left out.
     prefixes: frozenset[str]
-    cluster: str
-    is_batch: bool
-    is_open: bool
-    run: int
-    ended: str | None
-    process: Mapping[str, Any]
-    alive: bool | None
-    sink: KafkaSink | None
-    claims: Mapping[Key, Claim] = field(repr=False)
+    cluster: str  # The id of the cluster to which the newest run writes; empty if the journal does not know it.
+    is_batch: bool  # True for batch writes (``df.write``), False for a streaming query.
+    is_open: bool  # True if the journal has rows that are prepared, or decided but not settled.
+    run: int  # The token of the newest run.
+    ended: str | None  # How the newest run ended; None if it has not ended.
+    process: Mapping[str, Any]  # The process of the newest run's driver.
+    alive: bool | None  # True if this process is running, False if it has ended; None if that can't be seen from here.
+    sink: KafkaSink | None  # The Kafka sink, built from the journal's record; None if the sink writes to another store.
+    claims: Mapping[Key, Claim] = field(repr=False)  # The journal's record of each transaction.
+    # The partitions to which the transactions in the journal have written.
     written: frozenset[Partition] = field(repr=False)
 
     @property

@@ -14,34 +14,23 @@ from connector.kafka.sink.transactional_ids import BUSY
 
 @dataclass(frozen=True)
 class OpenOnBrokers:
-    """A transaction that is open at its coordinator or in a partition.
+    """A transaction that is open at its coordinator or in a partition."""
 
-    Parameters
-    ----------
-    name : str
-        The transactional id; empty if no coordinator shows it to this user.
-    producer_id, producer_epoch : int
-        The id and epoch of the producer that wrote the transaction. While the transaction ends, its coordinator may already
-        show the next epoch.
-    state : str
-        The state at the coordinator: ``Ongoing``, ``PrepareCommit``, ``CompleteAbort``, ... Empty if it is unknown, or if the
-        coordinator shows a later transaction.
-    started_ms, timeout_ms : int
-        `started_ms` is the time when the transaction began, by the coordinator's clock, in milliseconds since the epoch.
-        `timeout_ms` is the transaction's timeout in milliseconds. Both are 0 if unknown.
-    partitions : tuple[Partition, ...]
-        The partitions to which the transaction has written, as far as the coordinator knows.
-    opened : Mapping[Partition, OpenTransaction]
-        The examined partitions in which the transaction is open.
-    """
-
-    name: str
+    name: str  # The transactional id; empty if no coordinator shows it to this user.
+    # The id and epoch of the producer that wrote the transaction. While the transaction ends, its coordinator may already show
+    # the next epoch.
     producer_id: int
     producer_epoch: int
+    # The state at the coordinator: ``Ongoing``, ``PrepareCommit``, ``CompleteAbort``, ... Empty if it is unknown, or if the
+    # coordinator shows a later transaction.
     state: str
+    # `started_ms` is the time when the transaction began, by the coordinator's clock, in milliseconds since the epoch.
+    # `timeout_ms` is the transaction's timeout in milliseconds. Both are 0 if unknown.
     started_ms: int = 0
     timeout_ms: int = 0
+    # The partitions to which the transaction has written, as far as the coordinator knows.
     partitions: tuple[Partition, ...] = ()
+    # The examined partitions in which the transaction is open.
     opened: Mapping[Partition, OpenTransaction] = field(default_factory=dict)
 
     @property
@@ -65,48 +54,25 @@ class OpenOnBrokers:
 
 @dataclass(frozen=True)
 class HeldPartition:
-    """A partition whose ``read_committed`` readers can't read to its end.
-
-    Parameters
-    ----------
-    partition : Partition
-    stable : int
-        The last stable offset, where ``read_committed`` readers stop.
-    high : int
-        The high watermark, where ``read_uncommitted`` readers stop.
-    holders : tuple[OpenOnBrokers, ...]
-        The transactions that are open in the partition. The first one blocks the readers.
-    """
+    """A partition whose ``read_committed`` readers can't read to its end."""
 
     partition: Partition
-    stable: int
-    high: int
+    stable: int  # The last stable offset, where ``read_committed`` readers stop.
+    high: int  # The high watermark, where ``read_uncommitted`` readers stop.
+    # The transactions that are open in the partition. The first one blocks the readers.
     holders: tuple[OpenOnBrokers, ...] = ()
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The open transactions of a cluster, and the partitions whose readers they block.
+    """The open transactions of a cluster, and the partitions whose readers they block."""
 
-    Parameters
-    ----------
-    transactions : tuple[OpenOnBrokers, ...]
-        The open transactions, oldest first.
-    held : tuple[HeldPartition, ...]
-        The blocked partitions of the examined topics.
-    topics : tuple[str, ...]
-        The topics that were examined and exist.
-    silent : tuple[Partition, ...]
-        Partitions of the examined topics that have no leader, or whose leader did not answer.
-    denied : tuple[str, ...]
-        Topics that this user has no right to examine.
-    """
-
-    transactions: tuple[OpenOnBrokers, ...]
-    held: tuple[HeldPartition, ...]
-    topics: tuple[str, ...]
+    transactions: tuple[OpenOnBrokers, ...]  # The open transactions, oldest first.
+    held: tuple[HeldPartition, ...]  # The blocked partitions of the examined topics.
+    topics: tuple[str, ...]  # The topics that were examined and exist.
+    # Partitions of the examined topics that have no leader, or whose leader did not answer.
     silent: tuple[Partition, ...] = ()
-    denied: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()  # Topics that this user has no right to examine.
 
 
 def look(admin: KafkaAdmin, topics: Collection[str] = (), also_written: bool = True) -> ClusterView:

@@ -20,20 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class Claimant:
-    """Finds the run of one coordinator: the newest run if it belongs to this driver, otherwise a new run.
-
-    Parameters
-    ----------
-    session : Session
-    under : Callable[[str], TwoPhaseCommitSink], optional
-        Builds the same sink with an old prefix, to sweep the transactions that earlier runs left under that prefix.
-    """
+    """Finds the run of one coordinator: the newest run if it belongs to this driver, otherwise a new run."""
 
     def __init__(self, session: Session, under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None) -> None:
         self._session = session
         self._journal = session.journal
         self._sink = session.sink
         self._settings = session.settings
+        # Builds the same sink with an old prefix, to sweep the transactions that earlier runs left under that prefix.
         self._under = under
 
     def take(self) -> tuple[RunRecord, bool]:

@@ -52,32 +52,17 @@ RETRY_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class _Asked:
-    """A micro-batch whose tasks have all acknowledged.
-
-    Parameters
-    ----------
-    pending : PendingCheckpoint
-    covered : Sequence[BatchRecord]
-        The prepared, undecided micro-batches. If `recorded` is true, the last one is this micro-batch.
-    judge : Judge
-        Raises if the ledger forbids the micro-batch's `prepared` or `decided` entry.
-    recorded : bool
-        True if the journal already has the `prepared` entry of the micro-batch: this is a replay.
-    """
+    """A micro-batch whose tasks have all acknowledged."""
 
     pending: PendingCheckpoint
+    # The prepared, undecided micro-batches. If `recorded` is true, the last one is this micro-batch.
     covered: Sequence[BatchRecord]
-    judge: Judge
-    recorded: bool
+    judge: Judge  # Raises if the ledger forbids the micro-batch's `prepared` or `decided` entry.
+    recorded: bool  # True if the journal already has the `prepared` entry of the micro-batch: this is a replay.
 
 
 class Decision:
-    """Journals the micro-batches of one coordinator as prepared, or decides and commits their checkpoints.
-
-    Parameters
-    ----------
-    session : Session
-    """
+    """Journals the micro-batches of one coordinator as prepared, or decides and commits their checkpoints."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

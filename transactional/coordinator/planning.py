@@ -22,12 +22,7 @@ MOST_LOOKED_AT = 1000
 
 
 class Planning:
-    """Settles, keeps or aborts the transactions of earlier runs, then plans the tasks of the micro-batch.
-
-    Parameters
-    ----------
-    session : Session
-    """
+    """Settles, keeps or aborts the transactions of earlier runs, then plans the tasks of the micro-batch."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -20,69 +20,31 @@ from transactional.transaction import Cutoff
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run. A planning continues the newest run only if `driver` and `digest` are the same.
+    """The settings of a run. A planning continues the newest run only if `driver` and `digest` are the same."""
 
-    Parameters
-    ----------
-    driver : str
-        Id of the driver: the same in all processes of one driver, and different for every driver.
-    sink : str
-        The sink's format name.
-    digest : str
-        Digest of the user's options and schema.
-    prefix : str
-        Value of the option ``transactionalIdPrefix``.
-    process : Mapping[str, Any]
-        The driver's process, as the engine's adapter identifies it.
-    setup : Mapping[str, Any]
-        Everything that a tool needs to build the sink: format, options without secrets, schema.
-    retained : int
-        Number of settled checkpoints that the journal keeps.
-    max_batches : int
-        Number of micro-batches after which a checkpoint closes.
-    commit_seconds : float
-        How long to retry a decision that fails, in seconds.
-    tolerable : int
-        How many checkpoints in a row may be declined before commit raises.
-    hooks : Sequence[CheckpointHook]
-    allow_non_restored : bool
-        True if the query may drop data of a restored savepoint: hook states and topic positions that the query does not use.
-    secrets : Collection[str]
-        Secret values of options. They are removed from the errors of hooks, because the journal must not contain them.
-    started : int, optional
-        Number of the journal's last entry when Spark started the query; None if unknown.
-    host_options : Collection[str]
-        Names, in lower case, of options that do not select the target.
-    """
-
-    driver: str
-    sink: str
-    digest: str
-    prefix: str
+    driver: str  # Id of the driver: the same in all processes of one driver, and different for every driver.
+    sink: str  # The sink's format name.
+    digest: str  # Digest of the user's options and schema.
+    prefix: str  # Value of the option ``transactionalIdPrefix``.
+    # The driver's process, as the engine's adapter identifies it.
     process: Mapping[str, Any] = field(default_factory=dict)
+    # Everything that a tool needs to build the sink: format, options without secrets, schema.
     setup: Mapping[str, Any] = field(default_factory=dict)
-    retained: int = 100
-    max_batches: int = 50
-    commit_seconds: float = 120.0
-    tolerable: int = 0
+    retained: int = 100  # Number of settled checkpoints that the journal keeps.
+    max_batches: int = 50  # Number of micro-batches after which a checkpoint closes.
+    commit_seconds: float = 120.0  # How long to retry a decision that fails, in seconds.
+    tolerable: int = 0  # How many checkpoints in a row may be declined before commit raises.
     hooks: Sequence[CheckpointHook] = ()
+    # True if the query may drop data of a restored savepoint: hook states and topic positions that the query does not use.
     allow_non_restored: bool = False
+    # Secret values of options. They are removed from the errors of hooks, because the journal must not contain them.
     secrets: Collection[str] = field(default=(), repr=False)
-    started: int | None = None
-    host_options: Collection[str] = ()
+    started: int | None = None  # Number of the journal's last entry when Spark started the query; None if unknown.
+    host_options: Collection[str] = ()  # Names, in lower case, of options that do not select the target.
 
 
 class Session:
-    """Holds one coordinator's journal, sink, settings and view of the query.
-
-    Parameters
-    ----------
-    journal : Journal
-    sink : TwoPhaseCommitSink
-    settings : RunSettings
-    view : QueryView
-    clock : Clock
-    """
+    """Holds one coordinator's journal, sink, settings and view of the query."""
 
     def __init__(
         self,

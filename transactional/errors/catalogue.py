@@ -32,27 +32,15 @@ _PLACEHOLDER = re.compile(r"<(\w+)>(\.?)")
 
 @dataclass(frozen=True)
 class Condition:
-    """One row of the catalogue.
+    """One row of the catalogue."""
 
-    Parameters
-    ----------
-    name : str
-        The condition's stable name, in upper case.
-    sql_state : str
-    action : str
-        One of `ACTIONS`.
-    message, remedy : str
-        Texts in which ``<name>`` stands for a parameter.
-    package : str
-        The package that defines the condition.
-    """
-
-    name: str
+    name: str  # The condition's stable name, in upper case.
     sql_state: str
-    action: str
+    action: str  # One of `ACTIONS`.
+    # Texts in which ``<name>`` stands for a parameter.
     message: str
     remedy: str
-    package: str
+    package: str  # The package that defines the condition.
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -81,15 +69,10 @@ def shown(value: Any) -> str:
 
 
 class Catalogue(Mapping[str, Condition]):
-    """The conditions of all packages that have extended the catalogue, by name. The files are read at the first lookup.
-
-    Parameters
-    ----------
-    *packages : str
-        Packages with a `FILE`. Later packages may replace the remedies of earlier packages' conditions.
-    """
+    """The conditions of all packages that have extended the catalogue, by name. The files are read at the first lookup."""
 
     def __init__(self, *packages: str) -> None:
+        # Packages with a `FILE`. Later packages may replace the remedies of earlier packages' conditions.
         self._packages = list(packages)
         self._conditions: dict[str, Condition] | None = None
 

@@ -43,15 +43,7 @@ def snapshot_file(ledger: Ledger, clock: Clock, nonce: str = "") -> tuple[str, b
 
 
 class Journal:
-    """Loads the journal into a ledger, appends entries, and folds old entries into snapshots.
-
-    Parameters
-    ----------
-    store : JournalStore
-    clock : Clock, optional
-    nonce : Callable[[], str], optional
-        Returns a new random string for each call. Every entry gets one as its nonce.
-    """
+    """Loads the journal into a ledger, appends entries, and folds old entries into snapshots."""
 
     def __init__(
         self,
@@ -61,7 +53,7 @@ class Journal:
     ) -> None:
         self._store = store
         self._clock = clock or SystemClock()
-        self.nonce = nonce
+        self.nonce = nonce  # Returns a new random string for each call. Every entry gets one as its nonce.
         self.ledger = Ledger()
         self._snapshots: list[int] = []
         self._anchor = ("", b"")  # name and digest of the last file that was folded into the ledger

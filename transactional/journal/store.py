@@ -40,18 +40,12 @@ class LocalJournalStore:
     """Stores a journal in a folder on a local disk.
 
     A create writes a temporary file, syncs it, links it to the name, and syncs the folder.
-
-    Parameters
-    ----------
-    folder : str
-        The journal's folder. It is created with the first entry.
-    location : str, optional
-        A folder above `folder`. If it does not exist, it is created with the usual access rights. Only the folders below it
-        are closed to other users.
     """
 
     def __init__(self, folder: str, location: str = "") -> None:
-        self.folder = folder
+        self.folder = folder  # The journal's folder. It is created with the first entry.
+        # A folder above `folder`. If it does not exist, it is created with the usual access rights. Only the folders below it
+        # are closed to other users.
         self._location = location
         self._unsure = False  # True if a create failed, and may have left a name that is not durable
 

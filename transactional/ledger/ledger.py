@@ -32,104 +32,59 @@ MOST_LIKELY = 1000
 
 @dataclass
 class Ledger:
-    """The state of a location, folded from the journal's entries up to number `position`.
+    """The state of a location, folded from the journal's entries up to number `position`."""
 
-    Attributes
-    ----------
-    position : int
-        Number of the last folded entry; 0 for an empty journal.
-    known : int
-        The highest id of all checkpoints that were ever decided here, before a rewind as well, or that an operator has
-        accepted. If the store holds a higher id, the location is an older copy.
-    base : int
-        The micro-batches up to this one need no record, because they were adopted or their records are no longer kept. -1
-        at the beginning.
-    query : str
-        The engine's id of the query; empty before the first run, and after `adopt`.
-    originals : list[str]
-        If this location is an adopted copy: the prefixes of the original query, which the copy must not use.
-    origin : str
-        For batch writes: the streaming query whose batch ids are the versions; empty if there is none.
-    voided : list[int]
-        Micro-batches that were voided and have not been recorded again.
-    retained : int
-        How many settled checkpoints the ledger keeps.
-    counts : dict[str, int]
-        How many checkpoints were triggered, completed, failed, declined and restored since the beginning, and how many
-        restarts there were.
-    totals : dict[str, int]
-        Sums since the beginning, or since the first release that kept them: `rows` and `bytes` of settled checkpoints, the
-        milliseconds of their steps (`prepared_ms`, `decided_ms`, `committed_ms`), parts that were `repaired`, and rewinds
-        (`rewound`).
-    declined : list[Declined]
-        The checkpoints that were declined since the last decision, in order.
-    failures : list[FailureRecord]
-        The last checkpoints that failed.
-    rewinding : Rewind or None
-        The rewind that has started and has not finished.
-    reached : int
-        The highest micro-batch that was recorded before a rewind; -1 without a rewind. A driver that was paused during the
-        rewind may still write ``commits/N`` of micro-batches up to this one, although the rewind deleted them.
-    rewound : int
-        Number of the last `rewind done` entry; 0 if there is none.
-    replay : int or None
-        If a rewind kept a checkpoint that is committed only in part: its first micro-batch that runs again. Otherwise None.
-    request : int or None
-        Number of the entry that requests a checkpoint; None once a decision has fulfilled it.
-    moved : Moved or None
-        The move of the query to another location.
-    restored : Origin or None
-        The restore with which this journal began.
-    restoring : RestoreBegun or None
-        The unfinished restore to this location.
-    stop : int or None
-        Token of the run that was asked to stop. The request counts only while that run is the newest.
-    restarts : list[RestartRecord]
-        The last restarts by a supervisor.
-    stamp : int
-        The highest `KeepsEvidence.stamp` of all settled checkpoints.
-    stamps : dict[str, int]
-        The highest stamp of each route, for a sink that combines several sinks.
-    newest : dict[str, int]
-        The newest settled checkpoint with rows for each sink, prefix and store, by `RunRecord.store_key`.
-    logs : dict[int, str]
-        The text of ``offsets/<batch>``, for the last two micro-batches and the last decided one. A driver that was paused may
-        overwrite such a file; a rewind then puts the recorded text back.
-    wrote : list[list[int]]
-        Partition ids that had rows, for each of the two micro-batches that were recorded last.
-    """
-
-    position: int = 0
+    position: int = 0  # Number of the last folded entry; 0 for an empty journal.
+    # The highest id of all checkpoints that were ever decided here, before a rewind as well, or that an operator has accepted.
+    # If the store holds a higher id, the location is an older copy.
     known: int = 0
+    # The micro-batches up to this one need no record, because they were adopted or their records are no longer kept. -1 at the
+    # beginning.
     base: int = -1
     location: str = ""
     identity_suffix: str = ""
-    query: str = ""
+    query: str = ""  # The engine's id of the query; empty before the first run, and after `adopt`.
+    # If this location is an adopted copy: the prefixes of the original query, which the copy must not use.
     originals: list[str] = field(default_factory=list)
-    origin: str = ""
-    voided: list[int] = field(default_factory=list)
-    retained: int = 100
+    origin: str = ""  # For batch writes: the streaming query whose batch ids are the versions; empty if there is none.
+    voided: list[int] = field(default_factory=list)  # Micro-batches that were voided and have not been recorded again.
+    retained: int = 100  # How many settled checkpoints the ledger keeps.
+    # How many checkpoints were triggered, completed, failed, declined and restored since the beginning, and how many restarts
+    # there were.
     counts: dict[str, int] = field(default_factory=dict)
+    # The checkpoints that were declined since the last decision, in order.
     declined: list[Declined] = field(default_factory=list)
-    failures: list[FailureRecord] = field(default_factory=list)
-    rewinding: Rewind | None = None
+    failures: list[FailureRecord] = field(default_factory=list)  # The last checkpoints that failed.
+    rewinding: Rewind | None = None  # The rewind that has started and has not finished.
+    # The highest micro-batch that was recorded before a rewind; -1 without a rewind. A driver that was paused during the rewind
+    # may still write ``commits/N`` of micro-batches up to this one, although the rewind deleted them.
     reached: int = -1
-    rewound: int = 0
+    rewound: int = 0  # Number of the last `rewind done` entry; 0 if there is none.
+    # If a rewind kept a checkpoint that is committed only in part: its first micro-batch that runs again. Otherwise None.
     replay: int | None = None
-    request: int | None = None
-    moved: Moved | None = None
-    restored: Origin | None = None
-    restoring: RestoreBegun | None = None
+    request: int | None = None  # Number of the entry that requests a checkpoint; None once a decision has fulfilled it.
+    moved: Moved | None = None  # The move of the query to another location.
+    restored: Origin | None = None  # The restore with which this journal began.
+    restoring: RestoreBegun | None = None  # The unfinished restore to this location.
+    # Token of the run that was asked to stop. The request counts only while that run is the newest.
     stop: int | None = None
-    restarts: list[RestartRecord] = field(default_factory=list)
+    restarts: list[RestartRecord] = field(default_factory=list)  # The last restarts by a supervisor.
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
+    # The text of ``offsets/<batch>``, for the last two micro-batches and the last decided one. A driver that was paused may
+    # overwrite such a file; a rewind then puts the recorded text back.
     logs: dict[int, str] = field(default_factory=dict)
-    stamp: int = 0
+    stamp: int = 0  # The highest `KeepsEvidence.stamp` of all settled checkpoints.
+    # The highest stamp of each route, for a sink that combines several sinks.
     stamps: dict[str, int] = field(default_factory=dict)
+    # The newest settled checkpoint with rows for each sink, prefix and store, by `RunRecord.store_key`.
     newest: dict[str, int] = field(default_factory=dict)
+    # Partition ids that had rows, for each of the two micro-batches that were recorded last.
     wrote: list[list[int]] = field(default_factory=list, compare=False)  # a hint: no recovery depends on it
+    # Sums since the beginning, or since the first release that kept them: `rows` and `bytes` of settled checkpoints, the
+    # milliseconds of their steps (`prepared_ms`, `decided_ms`, `committed_ms`), parts that were `repaired`, and rewinds
+    # (`rewound`).
     totals: dict[str, int] = field(default_factory=dict, compare=False)  # for people
 
     # -- questions --------------------------------------------------------------------------------------------------

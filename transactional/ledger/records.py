@@ -21,29 +21,7 @@ def between(begin: int | None, end: int | None) -> int | None:
 
 @dataclass
 class RunRecord:
-    """A run: one driver's claim on the location.
-
-    Attributes
-    ----------
-    lifetime : float or None
-        How long the store keeps the run's prepared transactions, in seconds; None if it keeps them forever.
-    process : dict[str, Any]
-        The driver's process, as the engine's adapter identifies it.
-    setup : dict[str, Any]
-        Everything that a tool needs to build the sink: format, options without secrets, schema. Empty for all but the newest
-        run.
-    seen : dict[str, Any] or None
-        The state of the store when the run began, as `history_seen` returned it. None in an older format.
-    binding : bool
-        True if the store must not hold more than the journal knows. False after an operator has accepted the store as it is.
-    marks : list[dict[str, Any]]
-        Earlier marks of this run, if the sink returned a different mark when the run guarded the prefix again.
-    overtaken : bool
-        True if an earlier run journaled its mark while this run was the newest. Then the earlier run may have guarded the
-        prefix last.
-    restored : int or None
-        The checkpoint from which this run restored the hooks; 0 if there was no checkpoint. None until the hooks are restored.
-    """
+    """A run: one driver's claim on the location."""
 
     token: int
     driver: str
@@ -54,13 +32,22 @@ class RunRecord:
     identity: dict[str, str]
     mark: dict[str, Any] | None = None
     ended: str | None = None
+    # How long the store keeps the run's prepared transactions, in seconds; None if it keeps them forever.
     lifetime: float | None = None
+    # The driver's process, as the engine's adapter identifies it.
     process: dict[str, Any] = field(default_factory=dict)
+    # Everything that a tool needs to build the sink: format, options without secrets, schema. Empty for all but the newest run.
     setup: dict[str, Any] = field(default_factory=dict)
+    # The checkpoint from which this run restored the hooks; 0 if there was no checkpoint. None until the hooks are restored.
     restored: int | None = None
+    # The state of the store when the run began, as `history_seen` returned it. None in an older format.
     seen: dict[str, Any] | None = None
+    # True if the store must not hold more than the journal knows. False after an operator has accepted the store as it is.
     binding: bool = True
+    # Earlier marks of this run, if the sink returned a different mark when the run guarded the prefix again.
     marks: list[dict[str, Any]] = field(default_factory=list)
+    # True if an earlier run journaled its mark while this run was the newest. Then the earlier run may have guarded the prefix
+    # last.
     overtaken: bool = False
 
     def identified(self, what: str, route: str = "") -> str | None:
@@ -146,14 +133,7 @@ class PartRecord:
 
 @dataclass
 class BatchRecord:
-    """A micro-batch that is prepared or decided. `checkpoint` is None until it is decided.
-
-    Attributes
-    ----------
-    written : Written or None
-        For a batch write: a record of the rows. None if the rows are unknown, because an earlier format did not keep the
-        record or because an operator has accepted a difference.
-    """
+    """A micro-batch that is prepared or decided. `checkpoint` is None until it is decided."""
 
     batch: int
     sources: str
@@ -163,6 +143,8 @@ class BatchRecord:
     parts: list[PartRecord]
     checkpoint: int | None = None
     time: int = 0
+    # For a batch write: a record of the rows. None if the rows are unknown, because an earlier format did not keep the record
+    # or because an operator has accepted a difference.
     written: Written | None = None
 
     @property
@@ -174,53 +156,31 @@ class BatchRecord:
 
 @dataclass
 class CheckpointRecord:
-    """A checkpoint that was decided. Times are milliseconds since the epoch.
-
-    Attributes
-    ----------
-    time : int
-        When the checkpoint was decided.
-    barrier : int or None
-        When the source made the barrier that closed the checkpoint; None if no barrier closed it.
-    began : int
-        When all tasks of its last micro-batch had acknowledged.
-    settled_at : int or None
-        When all its rows were known to be visible; None before that.
-    rows, bytes, handles : int
-        Totals of its micro-batches.
-    reason : str
-        Name of the `ClosingReason`; empty if an older format did not keep it.
-    hooks : dict[str, str]
-        The states of the checkpoint hooks, in base64, by the hooks' identifiers.
-    output : dict[str, Any]
-        The positions of the rows in the store, as `ReportsOutput.output` returned them.
-    subsumed : list[int]
-        Micro-batches whose own checkpoint was declined, so that this checkpoint contains them.
-    routes : dict[str, int]
-        The number of rows of each route, for a sink that combines several sinks.
-    cut : dict[str, Any] or None
-        The value of `cut_of`, if the sources follow the barriers of other queries.
-    marked : bool
-        Whether the sink publishes a mark of the checkpoint.
-    """
+    """A checkpoint that was decided. Times are milliseconds since the epoch."""
 
     id: int
     batches: list[int]
-    time: int
+    time: int  # When the checkpoint was decided.
+    # Totals of its micro-batches.
     rows: int
     state: CheckpointState = CheckpointState.PENDING
+    # When the source made the barrier that closed the checkpoint; None if no barrier closed it.
     barrier: int | None = None
-    began: int = 0
-    settled_at: int | None = None
+    began: int = 0  # When all tasks of its last micro-batch had acknowledged.
+    settled_at: int | None = None  # When all its rows were known to be visible; None before that.
     bytes: int = 0
     handles: int = 0
-    reason: str = ""
+    reason: str = ""  # Name of the `ClosingReason`; empty if an older format did not keep it.
+    # The states of the checkpoint hooks, in base64, by the hooks' identifiers.
     hooks: dict[str, str] = field(default_factory=dict)
+    # The positions of the rows in the store, as `ReportsOutput.output` returned them.
     output: dict[str, Any] = field(default_factory=dict)
+    # Micro-batches whose own checkpoint was declined, so that this checkpoint contains them.
     subsumed: list[int] = field(default_factory=list)
+    # The number of rows of each route, for a sink that combines several sinks.
     routes: dict[str, int] = field(default_factory=dict)
-    cut: dict[str, Any] | None = None
-    marked: bool = False
+    cut: dict[str, Any] | None = None  # The value of `cut_of`, if the sources follow the barriers of other queries.
+    marked: bool = False  # Whether the sink publishes a mark of the checkpoint.
 
     @property
     def settled(self) -> bool:
@@ -275,102 +235,49 @@ _FAILED = {
 
 @dataclass
 class RestartRecord:
-    """A restart of the query by a supervisor, with its reason.
-
-    Attributes
-    ----------
-    entry : int
-    time : int
-        Milliseconds since the epoch.
-    by : str
-        The name of the supervisor.
-    number : int
-        How many restarts the supervisor has made, including this one.
-    delay : float
-        How long the supervisor waits before the start, in seconds.
-    condition : str
-        The condition of the query's error; empty if the error is not one of this project's.
-    reason : str
-        The text of the error, shortened.
-    rewound : bool
-        Whether the query was rewound first.
-    """
+    """A restart of the query by a supervisor, with its reason."""
 
     entry: int
-    time: int
-    by: str
-    number: int
-    delay: float
-    condition: str
-    reason: str
-    rewound: bool
+    time: int  # Milliseconds since the epoch.
+    by: str  # The name of the supervisor.
+    number: int  # How many restarts the supervisor has made, including this one.
+    delay: float  # How long the supervisor waits before the start, in seconds.
+    condition: str  # The condition of the query's error; empty if the error is not one of this project's.
+    reason: str  # The text of the error, shortened.
+    rewound: bool  # Whether the query was rewound first.
 
 
 @dataclass
 class Rewind:
-    """A rewind that has started and has not finished.
+    """A rewind that has started and has not finished."""
 
-    Attributes
-    ----------
-    token : int
-        Number of the `rewind begun` entry. Only the process that wrote this entry owns the location.
-    checkpoint : int or None
-        The checkpoint that the user named. If None, the rewind goes to the newest one from which no row is written twice.
-    request : dict[str, Any]
-        The options of the rewind, and the process that runs it.
-    """
-
-    token: int
+    token: int  # Number of the `rewind begun` entry. Only the process that wrote this entry owns the location.
+    # The checkpoint that the user named. If None, the rewind goes to the newest one from which no row is written twice.
     checkpoint: int | None
-    request: dict[str, Any]
+    request: dict[str, Any]  # The options of the rewind, and the process that runs it.
 
 
 @dataclass
 class Moved:
-    """The query's final move to another location. No entry follows the `moved` entry.
+    """The query's final move to another location. No entry follows the `moved` entry."""
 
-    Attributes
-    ----------
-    entry : int
-        Number of the `moved` entry. The numbers of the new location's journal continue from there.
-    location : str
-        The new location.
-    savepoint : str
-        Identifier of the savepoint that was restored there.
-    checkpoint : int
-        The checkpoint from which the query continues there.
-    """
-
-    entry: int
-    location: str
-    savepoint: str
-    checkpoint: int
+    entry: int  # Number of the `moved` entry. The numbers of the new location's journal continue from there.
+    location: str  # The new location.
+    savepoint: str  # Identifier of the savepoint that was restored there.
+    checkpoint: int  # The checkpoint from which the query continues there.
 
 
 @dataclass
 class Origin:
-    """The restore with which this journal began.
+    """The restore with which this journal began."""
 
-    Attributes
-    ----------
-    savepoint : str
-        Identifier of the savepoint.
-    origin : str
-        The location from which the savepoint was taken.
-    checkpoint, batch : int
-        The restored checkpoint, and its last micro-batch.
-    position : int
-        The `Ledger.position` of this journal when it was opened.
-    claim : bool
-        True if the query itself continues here, False if this location is a copy.
-    """
-
-    savepoint: str
-    origin: str
+    savepoint: str  # Identifier of the savepoint.
+    origin: str  # The location from which the savepoint was taken.
+    # The restored checkpoint, and its last micro-batch.
     checkpoint: int
     batch: int
-    position: int
-    claim: bool
+    position: int  # The `Ledger.position` of this journal when it was opened.
+    claim: bool  # True if the query itself continues here, False if this location is a copy.
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Origin:

@@ -18,23 +18,14 @@ def _sum(parts: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Written:
-    """A record of the rows that a batch write has written under its version. It is kept longer than the parts.
-
-    Parameters
-    ----------
-    rows : int
-    digest : str
-        Digest of all rows, no matter how they were divided into parts; empty if unknown.
-    frame : str
-        Digest of the parts, including their handles. So two writes of the same version have different frames, even if they have
-        the same rows.
-    routes : Mapping[str, tuple[int, str]]
-        Number of rows and digest of each route, for a sink that combines several sinks.
-    """
+    """A record of the rows that a batch write has written under its version. It is kept longer than the parts."""
 
     rows: int
-    digest: str
+    digest: str  # Digest of all rows, no matter how they were divided into parts; empty if unknown.
+    # Digest of the parts, including their handles. So two writes of the same version have different frames, even if they have
+    # the same rows.
     frame: str
+    # Number of rows and digest of each route, for a sink that combines several sinks.
     routes: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     @classmethod

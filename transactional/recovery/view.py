@@ -10,44 +10,23 @@ from transactional.barrier import SourceLine, sources_digest
 
 @dataclass(frozen=True)
 class QueryView:
-    """The content of the query's own logs, read at planning and at commit.
+    """The content of the query's own logs, read at planning and at commit."""
 
-    Parameters
-    ----------
-    queryId : str
-        The query's id, from ``<checkpointLocation>/metadata``.
-    location : str
-        The checkpoint location, as a canonical path.
-    batch : int
-        The current micro-batch: the highest number in ``offsets/``, or the next number if the query is stopped and its newest
-        micro-batch is committed. For a batch write, the version.
-    committed : int
-        The highest number in ``commits/``; -1 if there is none.
-    lines : Sequence[SourceLine]
-        The source lines of ``offsets/<batch>``; empty if that file does not exist yet.
-    previous : Sequence[SourceLine] or None
-        The source lines of ``offsets/<batch - 1>``; None if this file does not exist.
-    gaps : bool
-        True for batch writes, whose versions may skip numbers. Then `committed` has no meaning.
-    oldest : int
-        The lowest number in ``offsets/``. Earlier files were purged, so no rewind can go back further.
-    repartitions : Callable[[], Sequence[int]]
-        Returns the micro-batches directly before `batch` that a repartition of the stopped query has added, in order. Each
-        repeats the source lines of the micro-batch before it, and is committed, but no sink wrote it.
-    text : str
-        The whole text of ``offsets/<batch>``, for the journal; empty if the journal need not keep it.
-    """
-
-    queryId: str
-    location: str
+    queryId: str  # The query's id, from ``<checkpointLocation>/metadata``.
+    location: str  # The checkpoint location, as a canonical path.
+    # The current micro-batch: the highest number in ``offsets/``, or the next number if the query is stopped and its newest
+    # micro-batch is committed. For a batch write, the version.
     batch: int
-    committed: int
-    lines: Sequence[SourceLine]
+    committed: int  # The highest number in ``commits/``; -1 if there is none.
+    lines: Sequence[SourceLine]  # The source lines of ``offsets/<batch>``; empty if that file does not exist yet.
+    # The source lines of ``offsets/<batch - 1>``; None if this file does not exist.
     previous: Sequence[SourceLine] | None
-    gaps: bool = False
-    oldest: int = 0
+    gaps: bool = False  # True for batch writes, whose versions may skip numbers. Then `committed` has no meaning.
+    oldest: int = 0  # The lowest number in ``offsets/``. Earlier files were purged, so no rewind can go back further.
+    # Returns the micro-batches directly before `batch` that a repartition of the stopped query has added, in order. Each
+    # repeats the source lines of the micro-batch before it, and is committed, but no sink wrote it.
     repartitions: Callable[[], Sequence[int]] = tuple
-    text: str = ""
+    text: str = ""  # The whole text of ``offsets/<batch>``, for the journal; empty if the journal need not keep it.
 
     @property
     def sources(self) -> str:

@@ -69,13 +69,7 @@ class Initialised(NamedTuple):
 
 
 class KafkaAdmin(ClusterAdmin):
-    """Sends requests about transactions to a cluster, and repeats each request while leaders and coordinators move.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    clock : Clock, optional
-    """
+    """Sends requests about transactions to a cluster, and repeats each request while leaders and coordinators move."""
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         super().__init__(config, clock)

@@ -23,18 +23,11 @@ ASKED_AT_MOST: Final = 5
 
 @dataclass(frozen=True)
 class TopicView:
-    """One broker's answer about one topic.
+    """One broker's answer about one topic."""
 
-    Parameters
-    ----------
-    identity : str
-        The topic's id in base64, as the source's offsets store it; empty if the broker does not know the topic.
-    partitions : frozenset[int]
-        The numbers of the topic's partitions.
-    """
-
+    # The topic's id in base64, as the source's offsets store it; empty if the broker does not know the topic.
     identity: str = ""
-    partitions: frozenset[int] = frozenset()
+    partitions: frozenset[int] = frozenset()  # The numbers of the topic's partitions.
 
 
 AskEach = Callable[[ClientConfig, Sequence[str], Clock], Sequence[Mapping[str, TopicView]]]

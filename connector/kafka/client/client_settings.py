@@ -44,20 +44,11 @@ def _at_least_one(text: str) -> str:
 
 @dataclass(frozen=True)
 class Renamed:
-    """A setting that has another name, or another unit, in librdkafka.
+    """A setting that has another name, or another unit, in librdkafka."""
 
-    Parameters
-    ----------
-    to : str
-        librdkafka's name.
-    unit : str
-        How the value changes, for the docs; empty if it does not change.
-    convert : Callable[[str], str]
-        Converts the user's value. If the value is wrong, it raises ValueError with a message that describes the expected form.
-    """
-
-    to: str
-    unit: str = ""
+    to: str  # librdkafka's name.
+    unit: str = ""  # How the value changes, for the docs; empty if it does not change.
+    # Converts the user's value. If the value is wrong, it raises ValueError with a message that describes the expected form.
     convert: Callable[[str], str] = _same
 
 
@@ -244,19 +235,11 @@ WRITE_ONLY: Final = frozenset(
 
 @dataclass(frozen=True)
 class Translation:
-    """The user's settings in librdkafka's names.
-
-    Parameters
-    ----------
-    settings : Mapping[str, str]
-    origins : Mapping[str, str]
-        librdkafka's name → the user's name, without ``kafka.``, if the names differ.
-    ignored : Mapping[str, str]
-        The user's name, without ``kafka.`` → why it has no effect. Settings that only the other side uses are not included.
-    """
+    """The user's settings in librdkafka's names."""
 
     settings: Mapping[str, str]
-    origins: Mapping[str, str]
+    origins: Mapping[str, str]  # librdkafka's name → the user's name, without ``kafka.``, if the names differ.
+    # The user's name, without ``kafka.`` → why it has no effect. Settings that only the other side uses are not included.
     ignored: Mapping[str, str]
 
 

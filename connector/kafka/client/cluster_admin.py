@@ -25,13 +25,7 @@ failed disks, throttling, and unknown server errors."""
 
 
 class ClusterAdmin(KafkaConnection):
-    """Sends requests about topics and settings to a cluster, and repeats each request while leaders move.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    clock : Clock, optional
-    """
+    """Sends requests about topics and settings to a cluster, and repeats each request while leaders move."""
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         super().__init__(config, clock)

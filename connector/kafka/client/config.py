@@ -64,23 +64,14 @@ _KAFKA_PYTHON: Mapping[str, str] = {"client.id": "client_id", "client.dns.lookup
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """The checked ``kafka.*`` options, without that prefix. The repr shows no secrets.
+    """The checked ``kafka.*`` options, without that prefix. The repr shows no secrets."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the format, for messages.
-    settings : Mapping[str, str]
-        The settings under librdkafka's names, with the format's defaults. ``bootstrap.servers`` is always included.
-    origins : Mapping[str, str]
-        librdkafka's name → the name that the user wrote, without ``kafka.``, if the names differ.
-    ignored : Mapping[str, str]
-        The name that the user wrote, without ``kafka.`` → why it has no effect here.
-    """
-
-    name: str
+    name: str  # The name of the format, for messages.
+    # The settings under librdkafka's names, with the format's defaults. ``bootstrap.servers`` is always included.
     settings: Mapping[str, str] = field(repr=False)
+    # librdkafka's name → the name that the user wrote, without ``kafka.``, if the names differ.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # The name that the user wrote, without ``kafka.`` → why it has no effect here.
     ignored: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property

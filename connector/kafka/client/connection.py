@@ -80,21 +80,6 @@ def backing_off(
 class KafkaConnection:
     """Connections to all brokers, opened when they are needed and closed by `close`. Use them from one thread at a time.
 
-    Parameters
-    ----------
-    config : ClientConfig
-    clock : Clock, optional
-
-    Attributes
-    ----------
-    limit : Deadline or None
-        Time limit of a request, including its retries; None means 30 s.
-    config : ClientConfig
-    intact : bool
-        Whether every request so far was answered and no caller has failed. If False, the connections are not reused.
-    life : Deadline
-        How long the connections may be reused.
-
     Raises
     ------
     OptionError
@@ -110,10 +95,11 @@ class KafkaConnection:
         from kafka.net.selector import NetworkSelector
 
         self.clock: Clock = clock or SystemClock()
-        self.limit: Deadline | None = None
+        self.limit: Deadline | None = None  # Time limit of a request, including its retries; None means 30 s.
         self.config = config
+        # Whether every request so far was answered and no caller has failed. If False, the connections are not reused.
         self.intact = True
-        self.life = Deadline(0.0)
+        self.life = Deadline(0.0)  # How long the connections may be reused.
         settings = {
             "max_in_flight_requests_per_connection": IN_FLIGHT + 10,
             "receive_message_max_bytes": ANSWER_BYTES,

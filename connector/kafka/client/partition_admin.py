@@ -53,39 +53,23 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class StableEnd:
-    """A leader's answer about a `Witness`: whether the rows before it still exist, and whether their transactions have ended.
+    """A leader's answer about a `Witness`: do the rows before it still exist, and have their transactions ended?."""
 
-    Parameters
-    ----------
-    gone : str
-        Why the leader can't answer; empty if it can. If it can't, ignore `stable`, `cut_at` and `aborted`.
-    stable : int
-        The last stable offset. Every transaction with rows before this offset has ended.
-    cut_at : int or None
-        If the log was replaced from an offset on that is before the witness's offset: that first offset. Else None.
-    aborted : Mapping[int, tuple[int, ...]] or None
-        Producer id → the first offset of each of its transactions that were aborted at or after the witness's offset. If
-        `stable` is after the witness's offset, no such transaction that began before the witness's offset is missing. If the
-        leader sent no list, this is None, which does not prove a commit. That can happen if the offset is only in remote
-        storage.
-    leader_epoch : int
-        The leader's epoch that the request named. A broker that knows of a newer leader refuses such a request.
-    """
-
+    # Why the leader can't answer; empty if it can. If it can't, ignore `stable`, `cut_at` and `aborted`.
     gone: str = ""
-    stable: int = -1
+    stable: int = -1  # The last stable offset. Every transaction with rows before this offset has ended.
+    # If the log was replaced from an offset on that is before the witness's offset: that first offset. Else None.
     cut_at: int | None = None
+    # Producer id → the first offset of each of its transactions that were aborted at or after the witness's offset. If `stable`
+    # is after the witness's offset, no such transaction that began before the witness's offset is missing. If the leader sent
+    # no list, this is None, which does not prove a commit. That can happen if the offset is only in remote storage.
     aborted: Mapping[int, tuple[int, ...]] | None = field(default_factory=dict)
+    # The leader's epoch that the request named. A broker that knows of a newer leader refuses such a request.
     leader_epoch: int = UNKNOWN_EPOCH
 
 
 class PartitionAdmin:
-    """Sends requests to partition leaders: one request per leader for all of its partitions, repeated while leaders move.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    """
+    """Sends requests to partition leaders: one request per leader for all of its partitions, repeated while leaders move."""
 
     def __init__(self, admin: KafkaAdmin) -> None:
         self._admin = admin

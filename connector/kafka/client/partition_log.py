@@ -35,22 +35,14 @@ GONE: Final = frozenset({3, 100, 103, 104})
 
 @dataclass(frozen=True)
 class Witness:
-    """A partition that a transaction wrote to, and an offset between the transaction's rows and its marker.
-
-    Parameters
-    ----------
-    partition : Partition
-    topic_id : str
-    offset : int
-        The high watermark, read after every row was delivered and before the transaction ended. All rows of the transaction
-        are before this offset; the marker that ends it is at or after this offset.
-    leader_epoch : int
-        The leader's epoch at that moment. If this epoch ends before `offset` in the log, the log has lost rows.
-    """
+    """A partition that a transaction wrote to, and an offset between the transaction's rows and its marker."""
 
     partition: Partition
     topic_id: str
+    # The high watermark, read after every row was delivered and before the transaction ended. All rows of the transaction are
+    # before this offset; the marker that ends it is at or after this offset.
     offset: int
+    # The leader's epoch at that moment. If this epoch ends before `offset` in the log, the log has lost rows.
     leader_epoch: int = UNKNOWN_EPOCH
 
     def __str__(self) -> str:

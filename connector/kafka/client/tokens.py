@@ -47,14 +47,9 @@ class Token:
 
 @dataclass(frozen=True)
 class TokenSource:
-    """A source of tokens: the user's function, or a token endpoint (client credentials grant).
+    """A source of tokens: the user's function, or a token endpoint (client credentials grant)."""
 
-    Parameters
-    ----------
-    settings : tuple[tuple[str, str], ...]
-        The settings ``sasl.oauthbearer.*`` and ``https.*``, sorted.
-    """
-
+    # The settings ``sasl.oauthbearer.*`` and ``https.*``, sorted.
     settings: tuple[tuple[str, str], ...] = field(repr=False)
 
     @classmethod

@@ -18,21 +18,11 @@ Ends = Mapping[Partition, int]
 
 @dataclass(frozen=True)
 class Passed:
-    """A mark up to which a query has read all rows: the last such mark of its channel. The query's offsets store this record.
+    """A mark up to which a query has read all rows: the last such mark of its channel. It is stored in the query's offsets."""
 
-    Parameters
-    ----------
-    query : str
-        The query that wrote the mark.
-    checkpoint : int
-    offset : int
-        The offset of the mark's record in the barrier topic.
-    lineage : Lineage
-    """
-
-    query: str
+    query: str  # The query that wrote the mark.
     checkpoint: int
-    offset: int
+    offset: int  # The offset of the mark's record in the barrier topic.
     lineage: Lineage
 
     def to_json(self) -> dict[str, Any]:
@@ -49,26 +39,13 @@ class Passed:
 
 @dataclass(frozen=True)
 class Followed:
-    """A mark that a query has not passed yet. The mark's offsets are parsed only when needed: there may be thousands.
+    """A mark that a query has not passed yet. The mark's offsets are parsed only when needed: there may be thousands."""
 
-    Parameters
-    ----------
-    topic : str
-        The barrier topic.
-    offset : int
-        The offset of the mark's record in the barrier topic.
-    checkpoint : CheckpointMark
-    value : bytes
-        The value of the mark's record.
-    seen : int
-        When the record was read, in milliseconds since the epoch.
-    """
-
-    topic: str
-    offset: int
+    topic: str  # The barrier topic.
+    offset: int  # The offset of the mark's record in the barrier topic.
     checkpoint: CheckpointMark
-    value: bytes
-    seen: int
+    value: bytes  # The value of the mark's record.
+    seen: int  # When the record was read, in milliseconds since the epoch.
 
     @property
     def lineage(self) -> Lineage:

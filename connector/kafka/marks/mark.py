@@ -17,21 +17,13 @@ VERSION: Final = 1
 
 @dataclass(frozen=True)
 class Mark:
-    """A record of a barrier topic.
-
-    Parameters
-    ----------
-    checkpoint : CheckpointMark
-    ends : Mapping[Partition, int]
-        For each partition, the offset between this checkpoint and the next: all rows of this checkpoint and of earlier ones
-        are before the offset, and no row of a later checkpoint is.
-    ids : Mapping[str, str]
-        The name of each topic in `ends` → the topic's id.
-    """
+    """A record of a barrier topic."""
 
     checkpoint: CheckpointMark
+    # For each partition, the offset between this checkpoint and the next: all rows of this checkpoint and of earlier ones are
+    # before the offset, and no row of a later checkpoint is.
     ends: Mapping[Partition, int]
-    ids: Mapping[str, str]
+    ids: Mapping[str, str]  # The name of each topic in `ends` → the topic's id.
 
     @property
     def key(self) -> bytes:

@@ -69,18 +69,11 @@ def answer_for(answer: Any) -> Answer:
 
 
 class TransactionEnder:
-    """Commits and aborts prepared transactions, and determines their states, with one `KafkaAdmin`.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    cluster_id : str
-        The cluster that `admin` is connected to. Transactions of other clusters get the state UNKNOWN without a request.
-    partitions : PartitionAdmin, optional
-    """
+    """Commits and aborts prepared transactions, and determines their states, with one `KafkaAdmin`."""
 
     def __init__(self, admin: KafkaAdmin, cluster_id: str, partitions: PartitionAdmin | None = None) -> None:
         self.admin = admin
+        # The cluster that `admin` is connected to. Transactions of other clusters get the state UNKNOWN without a request.
         self._cluster_id = cluster_id
         self.partitions = partitions or PartitionAdmin(admin)
         self._open_together: frozenset[Key] = frozenset()

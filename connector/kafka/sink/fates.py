@@ -73,26 +73,17 @@ class PartFate:
 
 @dataclass(frozen=True)
 class Whole:
-    """The state of a whole transaction.
-
-    Parameters
-    ----------
-    state : HandleState
-    ongoing : bool
-        Whether Kafka's transaction coordinator still reports the transaction as open. If so, it would obey a commit request,
-        even if rows of the transaction are gone.
-    divided : bool
-        Whether the partitions contradict each other: some of the transaction's rows can be read, others never will be.
-    doubt : Hashable
-        The facts behind the state, if a second check must confirm it; None if the state is certain.
-    pending : bool
-        Whether the state can't be determined yet, because a partition does not show yet how the transaction ended.
-    """
+    """The state of a whole transaction."""
 
     state: HandleState
+    # Whether Kafka's transaction coordinator still reports the transaction as open. If so, it would obey a commit request, even
+    # if rows of the transaction are gone.
     ongoing: bool = False
+    # Whether the partitions contradict each other: some of the transaction's rows can be read, others never will be.
     divided: bool = False
+    # The facts behind the state, if a second check must confirm it; None if the state is certain.
     doubt: Hashable = None
+    # Whether the state can't be determined yet, because a partition does not show yet how the transaction ended.
     pending: bool = False
 
 

@@ -43,28 +43,14 @@ class KafkaHandle(TypedDict):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A parsed handle.
+    """A parsed handle."""
 
-    Parameters
-    ----------
-    handle : KafkaHandle
-        The mapping that was parsed. The journal identifies the transaction by this mapping.
-    name : str
-        The transactional id.
-    producer_id, producer_epoch : int
-        No other transaction has the same pair, because every task initializes its id before its first row.
-    end_version : int
-        Version of the EndTxn request that ends the transaction.
-    cluster_id : str
-    timeout_ms : int
-    written : tuple[Witness, ...]
-    """
-
-    handle: KafkaHandle
-    name: str
+    handle: KafkaHandle  # The mapping that was parsed. The journal identifies the transaction by this mapping.
+    name: str  # The transactional id.
+    # No other transaction has the same pair, because every task initializes its id before its first row.
     producer_id: int
     producer_epoch: int
-    end_version: int
+    end_version: int  # Version of the EndTxn request that ends the transaction.
     cluster_id: str
     timeout_ms: int
     written: tuple[Witness, ...]

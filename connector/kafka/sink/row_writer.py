@@ -89,21 +89,7 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
 
 
 class RowWriter:
-    """Writes Arrow batches into a producer's queue, in order, without overfilling it.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    topic : str or None
-        The topic of all rows; None if a column names each row's topic.
-    queue_rows : int
-        The producer's queue.buffering.max.messages; 0 means no limit.
-    queue_bytes : int
-        The largest number of bytes that wait for delivery. A single larger row waits alone.
-    check_topic : Callable[[str], None], optional
-        Called once with each topic that a row names, before a row for it is queued, because a producer's first request for a
-        topic can make brokers create it.
-    """
+    """Writes Arrow batches into a producer's queue, in order, without overfilling it."""
 
     def __init__(
         self,
@@ -114,11 +100,15 @@ class RowWriter:
         check_topic: Callable[[str], None] = lambda _: None,
     ) -> None:
         check_columns(schema, topic)
+        # Called once with each topic that a row names, before a row for it is queued, because a producer's first request for a
+        # topic can make brokers create it.
         self._check_topic = check_topic
         self._topics_seen: set[str] = set()
         self._names = frozenset(schema.names)
-        self._topic = topic
+        self._topic = topic  # The topic of all rows; None if a column names each row's topic.
+        # The producer's queue.buffering.max.messages; 0 means no limit.
         self._queue_rows = queue_rows or DEFAULT_QUEUE_ROWS
+        # The largest number of bytes that wait for delivery. A single larger row waits alone.
         self._queue_bytes = queue_bytes
         self._waiting = _Waiting()
 

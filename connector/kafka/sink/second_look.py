@@ -20,12 +20,7 @@ replaced after 9 s; a leader that is collecting garbage resumes sooner."""
 
 
 class SecondLook:
-    """Remembers judgments about transactions, until a second check confirms them.
-
-    Parameters
-    ----------
-    clock : Clock
-    """
+    """Remembers judgments about transactions, until a second check confirms them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

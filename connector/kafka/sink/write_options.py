@@ -95,39 +95,19 @@ WRITE_OPTIONS = OptionTable(
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The checked options of one sink. Their repr shows no secrets.
+    """The checked options of one sink. Their repr shows no secrets."""
 
-    Parameters
-    ----------
-    client : ClientConfig
-        The configuration of both client libraries.
-    topic : str or None
-        The topic of all rows; None if a column names each row's topic.
-    prefix : str or None
-        ``transactionalIdPrefix``, which the host fills in.
-    timeout_ms : int or None
-        ``kafka.transaction.timeout.ms`` if the user set it.
-    commit_seconds : float
-        ``commitTimeoutMs``, in seconds.
-    exactly_once : bool
-    queue_bytes : int
-        The largest number of bytes of outstanding rows: `QUEUED_BYTES`, or kafka.buffer.memory if that is lower.
-    barrier_topic : str or None
-    creates_topics : bool
-        Whether rows may name topics that do not exist.
-    by_objects : bool
-        Whether rows go through confluent-kafka's objects, because librdkafka's batch call does not support headers.
-    """
-
-    client: ClientConfig
-    topic: str | None
-    prefix: str | None
-    timeout_ms: int | None
-    commit_seconds: float
+    client: ClientConfig  # The configuration of both client libraries.
+    topic: str | None  # The topic of all rows; None if a column names each row's topic.
+    prefix: str | None  # ``transactionalIdPrefix``, which the host fills in.
+    timeout_ms: int | None  # ``kafka.transaction.timeout.ms`` if the user set it.
+    commit_seconds: float  # ``commitTimeoutMs``, in seconds.
     exactly_once: bool
+    # The largest number of bytes of outstanding rows: `QUEUED_BYTES`, or kafka.buffer.memory if that is lower.
     queue_bytes: int
     barrier_topic: str | None = None
-    creates_topics: bool = False
+    creates_topics: bool = False  # Whether rows may name topics that do not exist.
+    # Whether rows go through confluent-kafka's objects, because librdkafka's batch call does not support headers.
     by_objects: bool = False
 
 

@@ -30,15 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class BarrierKafkaBatchReader(DataSourceReader):
-    """Reads offset ranges that are set when the scan is planned. Rows that arrive later are not read.
-
-    Parameters
-    ----------
-    options : ReadOptions
-    clock : Clock, optional
-    brokers : Callable, optional
-        Makes the client that asks the brokers.
-    """
+    """Reads offset ranges that are set when the scan is planned. Rows that arrive later are not read."""
 
     def __init__(
         self,
@@ -48,7 +40,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
     ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        self._brokers = brokers
+        self._brokers = brokers  # Makes the client that asks the brokers.
         self.fail_on_data_loss = options.fail_on_data_loss
 
     def partitions(self) -> Sequence[InputPartition]:

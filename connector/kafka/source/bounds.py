@@ -15,37 +15,19 @@ from transactional.errors import OptionError
 
 @dataclass(frozen=True)
 class OffsetBound:
-    """A bound that is given as offsets.
+    """A bound that is given as offsets."""
 
-    Parameters
-    ----------
-    option : str
-        The option's name, for messages.
-    at : StartingOffsets
-        ``earliest``, ``latest``, or each partition's offset (-2 earliest, -1 latest).
-    """
-
-    option: str
-    at: StartingOffsets
+    option: str  # The option's name, for messages.
+    at: StartingOffsets  # ``earliest``, ``latest``, or each partition's offset (-2 earliest, -1 latest).
 
 
 @dataclass(frozen=True)
 class TimeBound:
-    """A bound that is given as a time. It means the first row that is not older than this time.
+    """A bound that is given as a time. It means the first row that is not older than this time."""
 
-    Parameters
-    ----------
-    option : str
-        The option's name, for messages.
-    at : int or Mapping[Partition, int]
-        Milliseconds since 1970: one time for all partitions, or one per partition.
-    otherwise : {"error", "latest"}
-        How to treat a partition without such a row: refuse it, or use its end.
-    """
-
-    option: str
-    at: int | Mapping[Partition, int]
-    otherwise: Literal["error", "latest"]
+    option: str  # The option's name, for messages.
+    at: int | Mapping[Partition, int]  # Milliseconds since 1970: one time for all partitions, or one per partition.
+    otherwise: Literal["error", "latest"]  # How to treat a partition without such a row: refuse it, or use its end.
 
 
 Bound = OffsetBound | TimeBound

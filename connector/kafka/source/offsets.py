@@ -50,19 +50,10 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True)
 class Loss:
-    """Rows lost in one partition. In this partition, a micro-batch does not begin where the previous micro-batch ended.
+    """Rows lost in one partition. In this partition, a micro-batch does not begin where the previous micro-batch ended."""
 
-    Parameters
-    ----------
-    position : int
-        The offset that would have been read next.
-    resumes : int or None
-        The offset that is read next instead; None if the query no longer reads the partition.
-    reason : Reason
-    """
-
-    position: int
-    resumes: int | None
+    position: int  # The offset that would have been read next.
+    resumes: int | None  # The offset that is read next instead; None if the query no longer reads the partition.
     reason: Reason
 
     @property
@@ -83,18 +74,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class SetAside:
-    """The positions in a topic's partitions that can't be found now. If the same topic is found again, reading continues there.
+    """The positions in a topic's partitions that can't be found now. If the topic is found again, reading continues there."""
 
-    Parameters
-    ----------
-    identity : str
-        The topic's id; empty if it is not known.
-    positions : Mapping[int, int]
-        Partition number → the offset of the next row.
-    """
-
-    identity: str
-    positions: Mapping[int, int]
+    identity: str  # The topic's id; empty if it is not known.
+    positions: Mapping[int, int]  # Partition number → the offset of the next row.
 
     def to_json(self) -> dict[str, Any]:
         """Return the positions as the offset log stores them, with partitions sorted by number."""
@@ -108,60 +91,36 @@ class SetAside:
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """The end of a micro-batch: a line that this source wrote into the offset log.
+    """The end of a micro-batch: a line that this source wrote into the offset log."""
 
-    Parameters
-    ----------
-    topics : Positions
-        Where the micro-batch ends.
-    start : Positions
-        Where the micro-batch begins, for each partition of `topics`. This is recorded because Spark calls ``initialOffset()``
-        again when it replays the first micro-batch, and with ``startingOffsets=latest`` the answer is then different.
-    barrier : CheckpointBarrier or None
-        The last barrier at or before the end; None before the first barrier.
-    barrier_rows : bool
-        Whether rows lie between that barrier and the end.
-    interval : int
-        Milliseconds between barriers; 0 puts a barrier after every micro-batch with rows.
-    ids : Mapping[str, str]
-        Topic → its id. If a topic is deleted and created again, it has a new id, and different rows at these offsets.
-    barrier_empty : int
-        How many barriers in a row, up to and including `barrier`, came without new rows.
-    min_pause : int
-        Milliseconds from the end of a checkpoint to the next barrier.
-    planned : tuple[SourceOffset, ...]
-        The ends that the next micro-batches must have. A rewind records them: these micro-batches had already been picked
-        before the rewind, and some of their rows are committed. A planned end has no planned ends itself. The digest of a
-        micro-batch does not cover planned ends.
-    lost : Mapping[Partition, Loss]
-        Partitions in which the micro-batch does not begin where the previous one ended (``failOnDataLoss=false``).
-        They are recorded so that a replay has the same ranges, and so that people can see what was lost.
-    gone : Mapping[str, SetAside]
-        Topic → its partitions that could not be found, and so counted as lost. If they are found again, reading continues at
-        these positions, and not at their first rows.
-    reordered : bool
-        Whether several tasks may read one partition's rows (``allowReordering``). If so, the order of the written rows is not
-        guaranteed.
-    cut : Cut or None
-        Where the micro-batch ends among the barriers of other queries, if the query follows any (``alignOn``).
-    tasks : TaskLimits or None
-        How the ranges are divided among tasks, whatever the options are when the micro-batch is replayed. None if an older
-        release wrote the offset: its tasks follow from the options.
-    """
-
-    topics: Positions
+    topics: Positions  # Where the micro-batch ends.
+    # Where the micro-batch begins, for each partition of `topics`. This is recorded because Spark calls ``initialOffset()``
+    # again when it replays the first micro-batch, and with ``startingOffsets=latest`` the answer is then different.
     start: Positions
-    barrier: CheckpointBarrier | None = None
-    barrier_rows: bool = False
-    interval: int = 0
+    barrier: CheckpointBarrier | None = None  # The last barrier at or before the end; None before the first barrier.
+    barrier_rows: bool = False  # Whether rows lie between that barrier and the end.
+    interval: int = 0  # Milliseconds between barriers; 0 puts a barrier after every micro-batch with rows.
+    # Topic → its id. If a topic is deleted and created again, it has a new id, and different rows at these offsets.
     ids: Mapping[str, str] = field(default_factory=dict)
-    barrier_empty: int = 0
-    min_pause: int = 0
+    barrier_empty: int = 0  # How many barriers in a row, up to and including `barrier`, came without new rows.
+    min_pause: int = 0  # Milliseconds from the end of a checkpoint to the next barrier.
+    # The ends that the next micro-batches must have. A rewind records them: these micro-batches had already been picked before
+    # the rewind, and some of their rows are committed. A planned end has no planned ends itself. The digest of a micro-batch
+    # does not cover planned ends.
     planned: tuple[SourceOffset, ...] = ()
+    # Partitions in which the micro-batch does not begin where the previous one ended (``failOnDataLoss=false``). They are
+    # recorded so that a replay has the same ranges, and so that people can see what was lost.
     lost: Mapping[Partition, Loss] = field(default_factory=dict)
+    # Topic → its partitions that could not be found, and so counted as lost. If they are found again, reading continues at
+    # these positions, and not at their first rows.
     gone: Mapping[str, SetAside] = field(default_factory=dict)
+    # Whether several tasks may read one partition's rows (``allowReordering``). If so, the order of the written rows is not
+    # guaranteed.
     reordered: bool = False
+    # Where the micro-batch ends among the barriers of other queries, if the query follows any (``alignOn``).
     cut: Cut | None = None
+    # How the ranges are divided among tasks, whatever the options are when the micro-batch is replayed. None if an older
+    # release wrote the offset: its tasks follow from the options.
     tasks: TaskLimits | None = None
 
     def next_planned(self) -> SourceOffset:

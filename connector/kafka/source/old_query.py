@@ -38,21 +38,12 @@ SHOWN: Final = 80
 
 @dataclass(frozen=True)
 class OldSource:
-    """One source of the old query.
+    """One source of the old query."""
 
-    Parameters
-    ----------
-    number : int
-        The number of the source, from 0, in the order of the plan, as in Spark's folder ``sources/<number>``.
-    positions : Positions or None
-        Where the new query begins; None if this is not a Kafka source.
-    line : str
-        The source's line in the offset log.
-    """
-
+    # The number of the source, from 0, in the order of the plan, as in Spark's folder ``sources/<number>``.
     number: int
-    positions: Positions | None
-    line: str
+    positions: Positions | None  # Where the new query begins; None if this is not a Kafka source.
+    line: str  # The source's line in the offset log.
 
     def __str__(self) -> str:
         return f"source {self.number} ({self.line[:SHOWN]}{'...' if len(self.line) > SHOWN else ''})"
@@ -60,35 +51,16 @@ class OldSource:
 
 @dataclass(frozen=True)
 class OldQuery:
-    """The position of a stopped query.
+    """The position of a stopped query."""
 
-    Parameters
-    ----------
-    path : str
-        The query's checkpointLocation.
-    query : str
-        Spark's id of the query.
-    batch : int
-        The last micro-batch that counts as written; -1 if there is none.
-    uncommitted : int or None
-        The micro-batch that was started but not committed; None if there is none.
-    sources : Sequence[OldSource]
-    metadata : str
-        The metadata line for the new offset log. Its watermark is `watermark`.
-    watermark : int
-        The watermark for the next micro-batch, in milliseconds since 1970; 0 if there is none.
-    has_state : bool
-        Whether the query has state: aggregations, joins or the like.
-    """
-
-    path: str
-    query: str
-    batch: int
-    uncommitted: int | None
+    path: str  # The query's checkpointLocation.
+    query: str  # Spark's id of the query.
+    batch: int  # The last micro-batch that counts as written; -1 if there is none.
+    uncommitted: int | None  # The micro-batch that was started but not committed; None if there is none.
     sources: Sequence[OldSource]
-    metadata: str
-    watermark: int
-    has_state: bool
+    metadata: str  # The metadata line for the new offset log. Its watermark is `watermark`.
+    watermark: int  # The watermark for the next micro-batch, in milliseconds since 1970; 0 if there is none.
+    has_state: bool  # Whether the query has state: aggregations, joins or the like.
 
 
 def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:

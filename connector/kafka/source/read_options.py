@@ -286,47 +286,23 @@ _WAYS: Final = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The checked options of one read. The repr shows no secret.
+    """The checked options of one read. The repr shows no secret."""
 
-    Parameters
-    ----------
-    config : ClientConfig
-        The client's settings, with ``group.id``.
-    names_group : bool
-        Whether the user set ``kafka.group.id``.
-    subscription : Subscription
-    starting, ending : Bound
-        Where reading begins and ends. Only batch reads use `ending`.
-    limits : TriggerLimits
-        The limits of a micro-batch. Only streams use them.
-    tasks : TaskLimits
-    slots : int or None
-        How many tasks the cluster can run at the same time; None if unknown.
-    schedule : Schedule
-        The schedule of barriers. Only streams use it.
-    retries : Retries
-    poll_seconds : float
-        Maximum time that a task waits for a row, in seconds.
-    columns : tuple[str, ...]
-    fail_on_data_loss : bool
-    align : AlignOptions or None
-        The barriers of other queries that this query follows; None if it follows none.
-    """
-
-    config: ClientConfig
-    names_group: bool
+    config: ClientConfig  # The client's settings, with ``group.id``.
+    names_group: bool  # Whether the user set ``kafka.group.id``.
     subscription: Subscription
+    # Where reading begins and ends. Only batch reads use `ending`.
     starting: Bound
     ending: Bound
-    limits: TriggerLimits
+    limits: TriggerLimits  # The limits of a micro-batch. Only streams use them.
     tasks: TaskLimits
-    slots: int | None
-    schedule: Schedule
+    slots: int | None  # How many tasks the cluster can run at the same time; None if unknown.
+    schedule: Schedule  # The schedule of barriers. Only streams use it.
     retries: Retries
-    poll_seconds: float
+    poll_seconds: float  # Maximum time that a task waits for a row, in seconds.
     columns: tuple[str, ...]
     fail_on_data_loss: bool
-    align: AlignOptions | None = None
+    align: AlignOptions | None = None  # The barriers of other queries that this query follows; None if it follows none.
 
 
 def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:

@@ -16,21 +16,12 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 @dataclass(frozen=True)
 class Subscription:
-    """The choice of topics or partitions. Exactly one parameter is set.
+    """The choice of topics or partitions. Exactly one parameter is set."""
 
-    Parameters
-    ----------
-    topics : tuple[str, ...]
-        The option ``subscribe``.
-    pattern : str, optional
-        The option ``subscribePattern``, as a Python regular expression that has to match whole names.
-    assigned : tuple[Partition, ...]
-        The option ``assign``.
-    """
-
-    topics: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()  # The option ``subscribe``.
+    # The option ``subscribePattern``, as a Python regular expression that has to match whole names.
     pattern: str | None = None
-    assigned: tuple[Partition, ...] = ()
+    assigned: tuple[Partition, ...] = ()  # The option ``assign``.
 
     @property
     def option(self) -> str:

@@ -18,21 +18,12 @@ LONG: Final = 100_000
 
 @dataclass(frozen=True)
 class TaskLimits:
-    """The limits that divide a micro-batch's ranges among tasks.
+    """The limits that divide a micro-batch's ranges among tasks."""
 
-    Parameters
-    ----------
-    least : int or None
-        ``minPartitions``: the approximate minimum number of tasks.
-    longest : int or None
-        ``maxRecordsPerPartition``: the maximum number of offsets per task.
-    most : int or None
-        ``maxPartitions``: the maximum number of tasks, if the other limits allow it. If it is less than the number of ranges,
-        a task reads several ranges. None: each task reads one range.
-    """
-
-    least: int | None = None
-    longest: int | None = None
+    least: int | None = None  # ``minPartitions``: the approximate minimum number of tasks.
+    longest: int | None = None  # ``maxRecordsPerPartition``: the maximum number of offsets per task.
+    # ``maxPartitions``: the maximum number of tasks, if the other limits allow it. If it is less than the number of ranges, a
+    # task reads several ranges. None: each task reads one range.
     most: int | None = None
 
     def with_slots(self, slots: int | None, offsets: int) -> TaskLimits:

@@ -34,33 +34,14 @@ PAUSE_SECONDS: Final = 0.25
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a request to the brokers is repeated, and after which pause.
+    """How often a request to the brokers is repeated, and after which pause."""
 
-    Parameters
-    ----------
-    number : int
-        ``fetchOffset.numRetries``: the number of tries after the first one.
-    pause_seconds : float
-        ``fetchOffset.retryIntervalMs``, in seconds.
-    """
-
-    number: int = 3
-    pause_seconds: float = 1.0
+    number: int = 3  # ``fetchOffset.numRetries``: the number of tries after the first one.
+    pause_seconds: float = 1.0  # ``fetchOffset.retryIntervalMs``, in seconds.
 
 
 class TopicReader:
-    """Asks the brokers about partitions and offsets; repeats a request that fails or gets no answer in time.
-
-    Parameters
-    ----------
-    admin : AdminClient
-    config : ClientConfig
-    retries : Retries, optional
-        If missing, Spark's default values apply.
-    patience : float
-        Maximum seconds of one try. During a try, the request is repeated after errors that may pass by themselves.
-    clock : Clock, optional
-    """
+    """Asks the brokers about partitions and offsets; repeats a request that fails or gets no answer in time."""
 
     def __init__(
         self,
@@ -72,7 +53,8 @@ class TopicReader:
     ) -> None:
         self._admin = admin
         self._config = config
-        self._retries = retries or Retries()
+        self._retries = retries or Retries()  # If missing, Spark's default values apply.
+        # Maximum seconds of one try. During a try, the request is repeated after errors that may pass by themselves.
         self._patience = patience
         self._clock = clock or SystemClock()
         self._option = "subscribe"

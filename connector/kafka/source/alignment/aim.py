@@ -19,43 +19,21 @@ Mode = Literal["exactly-once", "at-least-once", "unaligned"]
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """The barriers that a query follows, and how it follows them.
+    """The barriers that a query follows, and how it follows them."""
 
-    Parameters
-    ----------
-    topics : tuple[str, ...]
-        The barrier topics in ``alignOn``.
-    mode : Mode
-        The option ``alignment``.
-    timeout_ms : int
-        The option ``alignedTimeout``, in milliseconds.
-    """
-
-    topics: tuple[str, ...]
-    mode: Mode = "exactly-once"
-    timeout_ms: int = 0
+    topics: tuple[str, ...]  # The barrier topics in ``alignOn``.
+    mode: Mode = "exactly-once"  # The option ``alignment``.
+    timeout_ms: int = 0  # The option ``alignedTimeout``, in milliseconds.
 
 
 @dataclass(frozen=True)
 class Aim:
-    """Where a micro-batch may end.
+    """Where a micro-batch may end."""
 
-    Parameters
-    ----------
-    ends : Positions
-        For each partition, the highest offset at which the micro-batch may end.
-    cut_at : Callable[[Positions], Cut]
-        Returns the query's `Cut` at the end that was picked for the micro-batch.
-    closes_at_cuts : bool
-        Whether the micro-batch may carry a barrier only if its cut is exact.
-    is_last : bool
-        Whether a run that ends by itself (availableNow) ends when it has read up to `ends`.
-    """
-
-    ends: Positions
-    cut_at: Callable[[Positions], Cut]
-    closes_at_cuts: bool = False
-    is_last: bool = True
+    ends: Positions  # For each partition, the highest offset at which the micro-batch may end.
+    cut_at: Callable[[Positions], Cut]  # Returns the query's `Cut` at the end that was picked for the micro-batch.
+    closes_at_cuts: bool = False  # Whether the micro-batch may carry a barrier only if its cut is exact.
+    is_last: bool = True  # Whether a run that ends by itself (availableNow) ends when it has read up to `ends`.
 
 
 def tracked(outlook: Outlook) -> Aim:

@@ -48,16 +48,7 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """The channels that one query follows. Marks in memory can be read again: the offsets record which were passed.
-
-    Parameters
-    ----------
-    options : ReadOptions
-    align : AlignOptions
-    clock : Clock
-    open_reader : Callable, optional
-        Opens a reader of a barrier topic.
-    """
+    """The channels that one query follows. Marks in memory can be read again: the offsets record which were passed."""
 
     def __init__(
         self,
@@ -67,7 +58,7 @@ class Alignment:
         open_reader: Callable[[Mapping[str, Any], str], ReadsMarks] = BarrierReader,
     ) -> None:
         self._options, self._align, self._clock = options, align, clock
-        self._open_reader = open_reader
+        self._open_reader = open_reader  # Opens a reader of a barrier topic.
         self._readers: dict[str, ReadsMarks] = {}
         self._channels: dict[str, Channel] = {}
         self._ends: dict[str, int] = {}

@@ -12,33 +12,22 @@ from connector.kafka.marks.cuts import Lineage
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut up to which the query has read all rows. A cut has one mark per channel; these marks agree on barriers.
+    """The newest cut up to which the query has read all rows. A cut has one mark per channel; these marks agree on barriers."""
 
-    Parameters
-    ----------
-    marks : Mapping[str, Passed]
-        Barrier topic → the cut's mark in this topic; empty before the first cut.
-    exact : bool
-        Whether the query has read no row after the cut.
-    toward : Mapping[str, int]
-        Barrier topic → the checkpoint of its mark in the next cut, to which the query is reading now. A restarted query reads
-        to the same cut, because it has already read some of the rows before that cut.
-    taken : Lineage
-        The newest barriers for which a checkpoint was taken, perhaps before all of their marks had arrived
-        (``alignment=unaligned``).
-    late : Mapping[str, int or None]
-        Only channels in which the query has not reached the mark of the barriers in `taken`: barrier topic → the checkpoint
-        of that mark, or None if the mark has not arrived. The rows before the mark also belong to these barriers (Flink's
-        channel state). A restarted query reads these rows first.
-    waited : Mapping[str, int]
-        Barrier topic → how many milliseconds its mark waited for the marks of other channels. Only for display.
-    """
-
+    # Barrier topic → the cut's mark in this topic; empty before the first cut.
     marks: Mapping[str, Passed] = field(default_factory=dict)
-    exact: bool = False
+    exact: bool = False  # Whether the query has read no row after the cut.
+    # Barrier topic → the checkpoint of its mark in the next cut, to which the query is reading now. A restarted query reads to
+    # the same cut, because it has already read some of the rows before that cut.
     toward: Mapping[str, int] = field(default_factory=dict)
+    # The newest barriers for which a checkpoint was taken, perhaps before all of their marks had arrived
+    # (``alignment=unaligned``).
     taken: Lineage = field(default_factory=dict)
+    # Only channels in which the query has not reached the mark of the barriers in `taken`: barrier topic → the checkpoint of
+    # that mark, or None if the mark has not arrived. The rows before the mark also belong to these barriers (Flink's channel
+    # state). A restarted query reads these rows first.
     late: Mapping[str, int | None] = field(default_factory=dict)
+    # Barrier topic → how many milliseconds its mark waited for the marks of other channels. Only for display.
     waited: Mapping[str, int] = field(default_factory=dict)
 
     def same_marks(self, other: Cut | None) -> bool:

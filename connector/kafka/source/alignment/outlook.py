@@ -14,32 +14,15 @@ from connector.kafka.source.offsets import Positions
 
 @dataclass(frozen=True)
 class Outlook:
-    """The situation before a micro-batch: the channels, the query's position in them, and the offsets that can be read.
+    """The situation before a micro-batch: the channels, the query's position in them, and the offsets that can be read."""
 
-    Parameters
-    ----------
-    channels : Mapping[str, Channel]
-        Barrier topic → its channel.
-    cut : Cut
-        The query's current cut.
-    begin : Positions
-        The query's position: the offsets to read next.
-    visible : Positions
-        The ends of the rows that can be read now.
-    now : int
-        The time, in milliseconds since the epoch.
-    limit : int or None
-        The maximum number of offsets in a micro-batch.
-    final : Mapping[str, int] or None
-        In a run that ends by itself: barrier topic → the checkpoint of the last mark to read. None in other runs.
-    """
-
-    channels: Mapping[str, Channel]
-    cut: Cut
-    begin: Positions
-    visible: Positions
-    now: int
-    limit: int | None = None
+    channels: Mapping[str, Channel]  # Barrier topic → its channel.
+    cut: Cut  # The query's current cut.
+    begin: Positions  # The query's position: the offsets to read next.
+    visible: Positions  # The ends of the rows that can be read now.
+    now: int  # The time, in milliseconds since the epoch.
+    limit: int | None = None  # The maximum number of offsets in a micro-batch.
+    # In a run that ends by itself: barrier topic → the checkpoint of the last mark to read. None in other runs.
     final: Mapping[str, int] | None = None
     ahead: Mapping[str, Sequence[Followed]] = field(init=False)
 

@@ -11,23 +11,14 @@ from connector.kafka.source.offsets import Loss, Positions, SourceOffset
 
 @dataclass(frozen=True)
 class Available:
-    """The offsets that can be read now.
+    """The offsets that can be read now."""
 
-    Parameters
-    ----------
-    before : SourceOffset
-        The end of the previous micro-batch. If rows were lost, its positions are already after the lost rows.
-    ends : Positions
-        The offsets up to which the partitions can be read.
-    first : Positions
-        The first offset of each partition that `before` does not contain. If a partition is missing here, it is 0.
-    lost : Mapping[Partition, Loss]
-        The losses that the positions in `before` skip. The next micro-batch records them, even if it has no rows.
-    """
-
+    # The end of the previous micro-batch. If rows were lost, its positions are already after the lost rows.
     before: SourceOffset
-    ends: Positions
+    ends: Positions  # The offsets up to which the partitions can be read.
+    # The first offset of each partition that `before` does not contain. If a partition is missing here, it is 0.
     first: Positions = field(default_factory=dict)
+    # The losses that the positions in `before` skip. The next micro-batch records them, even if it has no rows.
     lost: Mapping[Partition, Loss] = field(default_factory=dict)
 
     @property

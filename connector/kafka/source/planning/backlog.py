@@ -27,24 +27,7 @@ if TYPE_CHECKING:
 
 
 class Backlog:
-    """Compares a query's positions with the brokers' partitions. With ``failOnDataLoss=false`` it skips lost rows.
-
-    Parameters
-    ----------
-    options : ReadOptions
-    clock : Clock
-    brokers : Callable
-        Makes the client that asks the brokers.
-    ask_each : AskEach
-        Asks several brokers about the same topics.
-
-    Attributes
-    ----------
-    target : Positions or None
-        The offsets at which this run ends (availableNow); None if it does not end by itself.
-    seen : Positions or None
-        The partitions' ends when the brokers were last asked; None before the first request.
-    """
+    """Compares a query's positions with the brokers' partitions. With ``failOnDataLoss=false`` it skips lost rows."""
 
     def __init__(
         self,
@@ -55,10 +38,12 @@ class Backlog:
     ) -> None:
         self._options = options
         self._clock = clock
-        self._brokers = brokers
-        self._ask_each = ask_each
+        self._brokers = brokers  # Makes the client that asks the brokers.
+        self._ask_each = ask_each  # Asks several brokers about the same topics.
         self._admin: AdminClient | None = None
+        # The offsets at which this run ends (availableNow); None if it does not end by itself.
         self.target: Positions | None = None
+        # The partitions' ends when the brokers were last asked; None before the first request.
         self.seen: Positions | None = None
 
     def __getstate__(self) -> dict[str, Any]:

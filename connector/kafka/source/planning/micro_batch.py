@@ -49,21 +49,11 @@ def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, in
 
 @dataclass(frozen=True)
 class TriggerLimits:
-    """The limits of a micro-batch's size.
+    """The limits of a micro-batch's size."""
 
-    Parameters
-    ----------
-    most : int or None
-        ``maxOffsetsPerTrigger``.
-    least : int or None
-        ``minOffsetsPerTrigger``.
-    delay_ms : int
-        ``maxTriggerDelay``, in milliseconds.
-    """
-
-    most: int | None = None
-    least: int | None = None
-    delay_ms: int = 900_000
+    most: int | None = None  # ``maxOffsetsPerTrigger``.
+    least: int | None = None  # ``minOffsetsPerTrigger``.
+    delay_ms: int = 900_000  # ``maxTriggerDelay``, in milliseconds.
 
     def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
         """Return whether to wait for more rows: fewer than `least` are waiting, and `delay_ms` has not passed after `since`."""
@@ -74,24 +64,14 @@ class TriggerLimits:
 
 @dataclass(frozen=True)
 class Timing:
-    """The times that decide whether a barrier is due.
-
-    Parameters
-    ----------
-    schedule : Schedule
-    now : int
-        The time, in milliseconds since the epoch.
-    completed : int or None
-        When the source first saw that the last barrier's checkpoint was completed, in milliseconds since the epoch. None if
-        it has not seen that yet.
-    ends : bool
-        Whether the query ends when all available rows are read.
-    """
+    """The times that decide whether a barrier is due."""
 
     schedule: Schedule
-    now: int
+    now: int  # The time, in milliseconds since the epoch.
+    # When the source first saw that the last barrier's checkpoint was completed, in milliseconds since the epoch. None if it
+    # has not seen that yet.
     completed: int | None = None
-    ends: bool = False
+    ends: bool = False  # Whether the query ends when all available rows are read.
 
 
 def next_offset(available: Available, limit: int | None, timing: Timing, aim: Aim | None = None) -> SourceOffset | None:

@@ -15,27 +15,14 @@ from connector.kafka.source.topic_reader import TopicReader
 
 @dataclass(frozen=True)
 class Standing:
-    """A query's position in the partitions that exist now.
+    """A query's position in the partitions that exist now."""
 
-    Parameters
-    ----------
-    known : Positions
-        The offset to read next, in each partition that the query has read before.
-    recreated : tuple[Partition, ...]
-        Partitions whose topic was deleted and created again.
-    new : tuple[Partition, ...]
-        Partitions that the query has not seen before.
-    lost : Mapping[Partition, Loss]
-        Partitions that can't be continued: they are gone, or their topic was created again.
-    gone : Mapping[str, SetAside]
-        See `SourceOffset.gone`.
-    """
-
-    known: Positions
-    recreated: tuple[Partition, ...]
-    new: tuple[Partition, ...]
+    known: Positions  # The offset to read next, in each partition that the query has read before.
+    recreated: tuple[Partition, ...]  # Partitions whose topic was deleted and created again.
+    new: tuple[Partition, ...]  # Partitions that the query has not seen before.
+    # Partitions that can't be continued: they are gone, or their topic was created again.
     lost: Mapping[Partition, Loss]
-    gone: Mapping[str, SetAside]
+    gone: Mapping[str, SetAside]  # See `SourceOffset.gone`.
 
 
 def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[str, str]) -> Standing:

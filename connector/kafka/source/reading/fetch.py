@@ -190,18 +190,7 @@ class _Ahead:
 
 
 class _Reading:
-    """The state of reading one range: the next offset, and the time limits for the next row.
-
-    Parameters
-    ----------
-    consumer : RangeConsumer
-    wanted : OffsetRange
-    clock : Clock
-    stall_seconds : float
-    tolerance : LossTolerance or None
-    aside : list of Notice
-        Notices that are about other ranges of the task.
-    """
+    """The state of reading one range: the next offset, and the time limits for the next row."""
 
     def __init__(
         self,
@@ -214,7 +203,7 @@ class _Reading:
     ) -> None:
         self._consumer, self._wanted, self._clock = consumer, wanted, clock
         self._stall_seconds, self._tolerance = stall_seconds, tolerance
-        self._aside = aside
+        self._aside = aside  # Notices that are about other ranges of the task.
         self._position = wanted.start
         self.wait_anew()
 

@@ -104,30 +104,17 @@ class _Held:
 
 
 class NativeRecords:
-    """Rows as messages of librdkafka.
-
-    Parameters
-    ----------
-    library : Library
-    columns : Columns
-    messages : numpy.ndarray of uint64
-        The addresses of the messages.
-    offsets : numpy.ndarray of int64
-    held : Sequence[object]
-        Objects that keep the messages alive.
-    runs : Runs
-        The rows' partitions.
-    """
+    """Rows as messages of librdkafka."""
 
     def __init__(
         self, library: Library, columns: Columns, messages: Array, offsets: Array, held: Sequence[object], runs: Runs
     ) -> None:
         self._library = library
         self._columns = columns
-        self._messages = np.ascontiguousarray(messages)
+        self._messages = np.ascontiguousarray(messages)  # The addresses of the messages.
         self._offsets = offsets
-        self._held = tuple(held)
-        self._runs = runs
+        self._held = tuple(held)  # Objects that keep the messages alive.
+        self._runs = runs  # The rows' partitions.
         sizes = np.zeros(2, np.int64)
         keys = sizes.ctypes.data
         columns.sizes(self._messages.ctypes.data, len(messages), keys, keys + 8)

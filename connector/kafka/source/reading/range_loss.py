@@ -34,14 +34,9 @@ PAUSE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class Holding:
-    """The offsets that a partition holds.
+    """The offsets that a partition holds."""
 
-    Parameters
-    ----------
-    first, last : int
-        The first offset, and the offset after the last one.
-    """
-
+    # The first offset, and the offset after the last one.
     first: int
     last: int
 
@@ -116,21 +111,13 @@ def check_planned_topics(
 
 @dataclass(frozen=True)
 class LossTolerance:
-    """Skips removed rows in a task, as ``failOnDataLoss=false`` allows.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    topic_ids : Mapping[str, str]
-        The ids of the topics that were planned, as far as they are known.
-    clock : Clock, optional
-    brokers : Callable[[ClientConfig], AdminClient]
-        Makes the client that asks the brokers about the topic.
-    """
+    """Skips removed rows in a task, as ``failOnDataLoss=false`` allows."""
 
     config: ClientConfig
+    # The ids of the topics that were planned, as far as they are known.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     clock: Clock | None = None
+    # Makes the client that asks the brokers about the topic.
     brokers: Callable[[ClientConfig], AdminClient] = check_brokers
 
     def pass_over(self, wanted: OffsetRange, position: int, holding: Holding) -> int:

@@ -50,20 +50,12 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class Notice:
-    """What a client delivers in place of a row: an error, or a message that no more rows can be read now.
-
-    Parameters
-    ----------
-    error : KafkaError
-    offset : int
-        The offset that the notice is about; negative if it is about none.
-    at : Partition or None
-        The partition that the notice is about; its number is negative if it is about a whole topic. None if it is about the
-        client, or about the partition that is being read.
-    """
+    """What a client delivers in place of a row: an error, or a message that no more rows can be read now."""
 
     error: KafkaError
-    offset: int
+    offset: int  # The offset that the notice is about; negative if it is about none.
+    # The partition that the notice is about; its number is negative if it is about a whole topic. None if it is about the
+    # client, or about the partition that is being read.
     at: Partition | None = None
 
     def concerns(self, partition: Partition) -> bool:
@@ -97,13 +89,7 @@ class RangeConsumer(Protocol):
 
 @dataclass(frozen=True)
 class MessageRecords:
-    """Rows as message objects of confluent-kafka.
-
-    Parameters
-    ----------
-    messages : list of Message
-    runs : Runs
-    """
+    """Rows as message objects of confluent-kafka."""
 
     messages: list[Message]
     runs: Runs
@@ -145,12 +131,7 @@ class MessageRecords:
 
 
 class MessageConsumer:
-    """A consumer that uses confluent-kafka's ``Consumer``.
-
-    Parameters
-    ----------
-    consumer : confluent_kafka.Consumer
-    """
+    """A consumer that uses confluent-kafka's ``Consumer``."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
