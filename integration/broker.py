@@ -62,18 +62,10 @@ DEFAULT_PROPERTIES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Listener:
-    """A listener with rules of its own.
+    """A listener with rules of its own."""
 
-    Parameters
-    ----------
-    protocol : str
-        ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``.
-    properties : Mapping[str, str]
-        Its properties, without ``listener.name.<name>.``.
-    """
-
-    protocol: str
-    properties: Mapping[str, str] = field(default_factory=dict)
+    protocol: str  # ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``.
+    properties: Mapping[str, str] = field(default_factory=dict)  # Its properties, without ``listener.name.<name>.``.
 
 
 class Cluster:

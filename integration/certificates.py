@@ -29,18 +29,11 @@ class Identity:
 
 
 class Authority:
-    """A certificate authority of its own.
-
-    Parameters
-    ----------
-    folder : Path
-        Gets ``<name>.pem``, the authority's certificate, and a folder for each identity.
-    name : str
-    """
+    """A certificate authority of its own."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self._folder = folder  # Gets ``<name>.pem``, the authority's certificate, and a folder for each identity.
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         now = dt.datetime.now(dt.timezone.utc)

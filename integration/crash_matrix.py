@@ -85,40 +85,24 @@ RESTARTS = 12
 
 @dataclass(frozen=True)
 class Crash:
-    """The end of a life.
-
-    Parameters
-    ----------
-    point : str
-    way : str
-        In a session: ``kill`` of the process that passes the point, ``raise``, or ``server``, the database's death. Of a driver
-        process: ``kill-jvm``, or a signal's name. Of the engine: ``death``, ``error``, or ``kill``.
-    """
+    """The end of a life."""
 
     point: str
+    # In a session: ``kill`` of the process that passes the point, ``raise``, or ``server``, the database's death. Of a driver
+    # process: ``kill-jvm``, or a signal's name. Of the engine: ``death``, ``error``, or ``kill``.
     way: str
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A query whose lives end so.
+    """A query whose lives end so."""
 
-    Parameters
-    ----------
-    sink : str
-        See `make_target` and `make_query`.
-    life : str
-        ``session``: real Spark in the tests' own session. ``process``: real Spark in a process of its own. ``engine``: Spark's
-        calls, made by `integration.engine`.
-    crashes : Sequence[Crash]
-    times : int
-        How often each comes in a row.
-    """
-
-    sink: str
+    sink: str  # See `make_target` and `make_query`.
+    # ``session``: real Spark in the tests' own session. ``process``: real Spark in a process of its own. ``engine``: Spark's
+    # calls, made by `integration.engine`.
     life: str
     crashes: tuple[Crash, ...]
-    times: int = 1
+    times: int = 1  # How often each comes in a row.
 
     def __str__(self) -> str:
         crashes = "+".join(f"{crash.point}-{crash.way}" for crash in self.crashes)
@@ -205,21 +189,12 @@ CELLS = dict.fromkeys(
 
 @dataclass(frozen=True)
 class Target:
-    """A job of real Spark, ten rows a checkpoint, and what it writes.
-
-    Parameters
-    ----------
-    job : Job
-    output : Output
-    check : Callable[[], None]
-        What else has to hold in the end.
-    look : Callable[[], Counter[int]], optional
-        What a reader sees that must see whole checkpoints only, all the time.
-    """
+    """A job of real Spark, ten rows a checkpoint, and what it writes."""
 
     job: Job
     output: Output
-    check: Callable[[], None] = lambda: None
+    check: Callable[[], None] = lambda: None  # What else has to hold in the end.
+    # What a reader sees that must see whole checkpoints only, all the time.
     look: Callable[[], Counter[int]] | None = None
 
     @contextmanager

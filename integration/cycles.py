@@ -25,20 +25,12 @@ class Anomaly(AssertionError):
 
 @dataclass(frozen=True)
 class Transaction:
-    """What one transaction did at once.
-
-    Parameters
-    ----------
-    name : str
-    appends : Mapping[Key, str]
-        To each list at most one value, which no other transaction appends there.
-    reads : Mapping[Key, Sequence[str]]
-        Whole lists.
-    """
+    """What one transaction did at once."""
 
     name: str
+    # To each list at most one value, which no other transaction appends there.
     appends: Mapping[Key, str] = field(default_factory=dict)
-    reads: Mapping[Key, Sequence[str]] = field(default_factory=dict)
+    reads: Mapping[Key, Sequence[str]] = field(default_factory=dict)  # Whole lists.
 
 
 def check_serializable(transactions: Iterable[Transaction]) -> None:

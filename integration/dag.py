@@ -30,16 +30,9 @@ Rows = Callable[[str, str], "Sequence[tuple[str, str]]"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a query reads and makes of it; see `Work` for the rest.
+    """What a query reads and makes of it; see `Work` for the rest."""
 
-    Parameters
-    ----------
-    options : Mapping[str, str]
-        Of the source.
-    rows : Rows
-    """
-
-    options: Mapping[str, str]
+    options: Mapping[str, str]  # Of the source.
     rows: Rows
 
 
@@ -95,31 +88,16 @@ class SourcedEngine(Engine):
 
 @dataclass
 class Stage:
-    """A query of a graph: it reads topics, and writes one, with its marks.
-
-    Parameters
-    ----------
-    kafka : Cluster
-    folder : Path
-    name : str
-    inputs : Sequence[Stage | Origin]
-    rows : Rows
-    partitions : int
-        Of its topic.
-    options : Mapping[str, str]
-        Further ones, of the source.
-    follows : bool
-        Whether it aligns on the marks of its inputs.
-    """
+    """A query of a graph: it reads topics, and writes one, with its marks."""
 
     kafka: Cluster
     folder: Path
     name: str
     inputs: Sequence[Any]
     rows: Rows
-    partitions: int = 2
-    options: Mapping[str, str] = field(default_factory=dict)
-    follows: bool = True
+    partitions: int = 2  # Of its topic.
+    options: Mapping[str, str] = field(default_factory=dict)  # Further ones, of the source.
+    follows: bool = True  # Whether it aligns on the marks of its inputs.
 
     def __post_init__(self) -> None:
         unique = f"{self.name}-{uuid.uuid4().hex[:8]}"

@@ -21,16 +21,10 @@ UNPACK_SECONDS = 300.0
 
 
 class UnpackedPackage:
-    """A package and what it needs, below one folder.
-
-    Parameters
-    ----------
-    root : Path
-        Its ``usr/bin`` and the like are below this.
-    """
+    """A package and what it needs, below one folder."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root  # Its ``usr/bin`` and the like are below this.
 
     def program(self, path: str) -> str:
         """Return the path of a program that the package holds at ``usr/...``."""

@@ -21,16 +21,10 @@ LOOK_EVERY = 0.02
 
 
 class DeltaOutput:
-    """The table of a job with the sink ``2pc-delta``; see `integration.driver_process.Output`.
-
-    Parameters
-    ----------
-    path : Path
-        Of the table.
-    """
+    """The table of a job with the sink ``2pc-delta``; see `integration.driver_process.Output`."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path  # Of the table.
 
     def rows(self) -> Counter[int]:
         """See `Output`."""
@@ -66,16 +60,10 @@ class DeltaOutput:
 
 
 class TableOnS3:
-    """Likewise, in an object store whose address and credentials are in the environment.
-
-    Parameters
-    ----------
-    path : str
-        ``s3://`` with `BUCKET`.
-    """
+    """Likewise, in an object store whose address and credentials are in the environment."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = path  # ``s3://`` with `BUCKET`.
 
     def rows(self) -> Counter[int]:
         """See `Output`."""

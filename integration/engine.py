@@ -47,32 +47,18 @@ FLUSH_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Work:
-    """What a query does, however often it is started. Row values are 0 to batches * rows - 1.
+    """What a query does, however often it is started. Row values are 0 to batches * rows - 1."""
 
-    Parameters
-    ----------
-    location : str
-        The checkpoint location.
-    options : Mapping[str, str]
-        Of the sink.
-    batches, rows, writers : int
-        Micro-batches, rows in each, and writer tasks. In each second micro-batch the last task has no row.
-    partitions : int
-        Of the output topic; every task with rows writes into all of them.
-    routes : Sequence[str]
-        Names of sinks under ``2pc-multi``: rows go to each in turn, and every last one to all of them.
-    format : str
-        Of the sink, Kafka's by default.
-    """
-
-    location: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    location: str  # The checkpoint location.
+    options: Mapping[str, str] = field(default_factory=dict)  # Of the sink.
+    # Micro-batches, rows in each, and writer tasks. In each second micro-batch the last task has no row.
     batches: int = 2
     rows: int = 24
     writers: int = 3
-    partitions: int = 1
+    partitions: int = 1  # Of the output topic; every task with rows writes into all of them.
+    # Names of sinks under ``2pc-multi``: rows go to each in turn, and every last one to all of them.
     routes: Sequence[str] = ()
-    format: str = ""
+    format: str = ""  # Of the sink, Kafka's by default.
 
     def route(self, value: int) -> str | None:
         """Where a row goes; None for all sinks."""
@@ -136,18 +122,11 @@ class MortalSink(KafkaSink):
 
 
 class Engine:
-    """One driver's life.
-
-    Parameters
-    ----------
-    work : Work
-    prepared : Callable[[int], None]
-        Called with each micro-batch's number when its tasks are done, before the commit.
-    """
+    """One driver's life."""
 
     def __init__(self, work: Work, prepared: Callable[[int], None] = lambda batch: None) -> None:
         self.work = work
-        self._prepared = prepared
+        self._prepared = prepared  # Called with each micro-batch's number when its tasks are done, before the commit.
         self._driver = f"driver-{uuid.uuid4().hex}"
         self.attempt = 0
         """Spark's task attempt id of the next task; starts at 0 in every driver."""

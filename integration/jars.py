@@ -70,21 +70,11 @@ _IVY_MODULE = """\
 
 @dataclass(frozen=True)
 class Jars:
-    """A set of jars.
+    """A set of jars."""
 
-    Parameters
-    ----------
-    name : str
-        Of its folder in the cache; holds the version.
-    artifacts : Sequence[tuple[str, str, str]]
-        Organisation, name and version of each.
-    whole : bool
-        With what they depend on.
-    """
-
-    name: str
-    artifacts: Sequence[tuple[str, str, str]]
-    whole: bool
+    name: str  # Of its folder in the cache; holds the version.
+    artifacts: Sequence[tuple[str, str, str]]  # Organisation, name and version of each.
+    whole: bool  # With what they depend on.
 
     def module(self) -> str:
         """What Ivy is asked for."""

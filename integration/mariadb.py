@@ -28,13 +28,7 @@ PACKAGE = "mariadb-server-core"
 
 
 class MariadbServer:
-    """A server with one database. A context manager.
-
-    Parameters
-    ----------
-    **settings : str
-        Of ``my.cnf``, with ``_`` for ``-``.
-    """
+    """A server with one database. A context manager."""
 
     FORMAT = "2pc-mysql"
     """Of the sink that writes here."""
@@ -43,6 +37,7 @@ class MariadbServer:
         self._ports = Ports()
         self.port = self._ports.reserve()
         self._folder = Path(tempfile.mkdtemp(prefix="barrier-mariadb-", dir="/tmp"))
+        # Of ``my.cnf``, with ``_`` for ``-``.
         self._settings = {
             "bind_address": HOST,
             "innodb_buffer_pool_size": "64M",

@@ -28,29 +28,14 @@ SECONDS = 60
 
 @dataclass(frozen=True)
 class Mistake:
-    """One program that can't work.
-
-    Parameters
-    ----------
-    name : str
-    sink : Mapping[str, str]
-        Options of the sink.
-    format : str
-        Of the sink.
-    source : Mapping[str, str] or None
-        Options of ``barrier-kafka``; None: rows of Spark's own making.
-    columns : Sequence[str]
-        Expressions over ``value``, a number.
-    mode : str
-        Output mode; ``complete`` aggregates.
-    """
+    """One program that can't work."""
 
     name: str
-    sink: Mapping[str, str]
-    format: str = "2pc-kafka"
-    source: Mapping[str, str] | None = None
-    columns: Sequence[str] = ("CAST(value AS STRING) AS value",)
-    mode: str = "append"
+    sink: Mapping[str, str]  # Options of the sink.
+    format: str = "2pc-kafka"  # Of the sink.
+    source: Mapping[str, str] | None = None  # Options of ``barrier-kafka``; None: rows of Spark's own making.
+    columns: Sequence[str] = ("CAST(value AS STRING) AS value",)  # Expressions over ``value``, a number.
+    mode: str = "append"  # Output mode; ``complete`` aggregates.
 
     def to_json(self) -> dict[str, Any]:
         """As `main` reads it."""

@@ -11,19 +11,11 @@ __all__ = ["MultiOutput"]
 
 
 class MultiOutput:
-    """See `integration.driver_process.Output`.
-
-    Parameters
-    ----------
-    outputs : Mapping[str, Output]
-        By the names of the sinks.
-    route : Callable[[int], str or None]
-        Where a row goes, by its value; None for all.
-    """
+    """See `integration.driver_process.Output`."""
 
     def __init__(self, outputs: Mapping[str, Output], route: Callable[[int], str | None]) -> None:
-        self.outputs = outputs
-        self._route = route
+        self.outputs = outputs  # By the names of the sinks.
+        self._route = route  # Where a row goes, by its value; None for all.
 
     def rows(self) -> Counter[int]:
         """See `Output`: a row is there when it is in each store that it is for, and twice when it is twice in any."""

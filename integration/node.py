@@ -40,25 +40,6 @@ class Broker:
     """One Kafka node, broker and controller in one process.
 
     Tests want a `Cluster`, which makes the nodes' properties and waits until they can be used.
-
-    Parameters
-    ----------
-    node_id : int
-        The node's id in the cluster, from 1.
-    folder : Path
-        Where its properties, its log and its data live; formatted at the first start.
-    properties : Mapping[str, str]
-        Everything in its ``server.properties``. Without ``log.dirs``, which is ``<folder>/log``.
-    cluster_id : str
-        22 characters of URL-safe base64, equal in all nodes.
-    features : Mapping[str, int]
-        Feature levels other than Kafka's defaults, such as ``{"transaction.version": 1}``. They count at the format.
-    jvm_options : Sequence[str]
-        What stands before the class path.
-    version : str
-        Kafka's.
-    entrance : Sequence[str]
-        Words before its command that run it at a host of its own.
     """
 
     def __init__(
@@ -72,16 +53,18 @@ class Broker:
         version: str = KAFKA_VERSION,
         entrance: Sequence[str] = (),
     ) -> None:
-        self._entrance = tuple(entrance)
-        self.node_id = node_id
-        self.folder = folder
+        self._entrance = tuple(entrance)  # Words before its command that run it at a host of its own.
+        self.node_id = node_id  # The node's id in the cluster, from 1.
+        self.folder = folder  # Where its properties, its log and its data live; formatted at the first start.
         self.log_file = folder / "server.log"
         self.paused = False
+        # Everything in its ``server.properties``. Without ``log.dirs``, which is ``<folder>/log``.
         self._properties = dict(properties)
-        self._cluster_id = cluster_id
+        self._cluster_id = cluster_id  # 22 characters of URL-safe base64, equal in all nodes.
+        # Feature levels other than Kafka's defaults, such as ``{"transaction.version": 1}``. They count at the format.
         self._features = dict(features)
-        self._jvm_options = tuple(jvm_options)
-        self.version = version
+        self._jvm_options = tuple(jvm_options)  # What stands before the class path.
+        self.version = version  # Kafka's.
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 

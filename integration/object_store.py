@@ -36,18 +36,12 @@ HOP_BY_HOP = ("connection", "transfer-encoding", "keep-alive", "content-length")
 
 
 class ObjectStoreServer:
-    """A store with one empty bucket. A context manager.
-
-    Parameters
-    ----------
-    honest : bool
-        Whether it honours ``If-None-Match``.
-    """
+    """A store with one empty bucket. A context manager."""
 
     def __init__(self, honest: bool = True) -> None:
         self._ports = Ports()
         self._port = self._ports.reserve()
-        self._honest = honest
+        self._honest = honest  # Whether it honours ``If-None-Match``.
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

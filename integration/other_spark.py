@@ -33,15 +33,9 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 @dataclass(frozen=True)
 class OtherSpark:
-    """A version of PySpark.
+    """A version of PySpark."""
 
-    Parameters
-    ----------
-    folder : Path
-        With the package ``pyspark`` in it.
-    """
-
-    folder: Path
+    folder: Path  # With the package ``pyspark`` in it.
 
     @property
     def home(self) -> Path:

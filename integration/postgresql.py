@@ -32,11 +32,6 @@ class PostgresqlServer:
     """A server with one database. A context manager.
 
     Its folder is no test's temporary one: root's can't be entered by the user that the server then runs as.
-
-    Parameters
-    ----------
-    **settings : str
-        Of ``postgresql.conf``.
     """
 
     FORMAT = "2pc-postgresql"
@@ -46,6 +41,7 @@ class PostgresqlServer:
         self._ports = Ports()
         self.port = self._ports.reserve()
         self._folder = Path(tempfile.mkdtemp(prefix="barrier-postgresql-", dir="/tmp"))
+        # Of ``postgresql.conf``.
         self._settings = {
             "fsync": "off",  # the machine does not fail, only processes do
             "listen_addresses": HOST,
@@ -180,13 +176,7 @@ class PostgresqlServer:
 
 
 class StandBy(PostgresqlServer):
-    """A stand-by of another server, which it follows until `fall_behind`. A context manager.
-
-    Parameters
-    ----------
-    primary : PostgresqlServer
-    **settings : str
-    """
+    """A stand-by of another server, which it follows until `fall_behind`. A context manager."""
 
     def __init__(self, primary: PostgresqlServer, **settings: str) -> None:
         super().__init__(**settings)

@@ -76,12 +76,7 @@ class Folder:
 
 
 class Disk:
-    """The disk below a folder that is there, and empty, at first.
-
-    Parameters
-    ----------
-    root : Path
-    """
+    """The disk below a folder that is there, and empty, at first."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -40,21 +40,13 @@ class Action(enum.Enum):
 
 
 class Fault:
-    """What a test armed: it takes hold of the next requests of one api key.
-
-    Attributes
-    ----------
-    api_key : int
-        The requests that it waits for.
-    action : Action
-        What it does to them.
-    """
+    """What a test armed: it takes hold of the next requests of one api key."""
 
     def __init__(
         self, api_key: int, action: Action, times: int, change: Change | None = None, node: int | None = None
     ) -> None:
-        self.api_key = api_key
-        self.action = action
+        self.api_key = api_key  # The requests that it waits for.
+        self.action = action  # What it does to them.
         self.change = change
         self.node = node
         self._left = times
@@ -128,11 +120,6 @@ class KafkaProxy:
     Several faults may be armed; a request is taken by the first of them that wants its api key. Requests that no
     fault wants pass untouched.
 
-    Parameters
-    ----------
-    nodes : Mapping[int, int]
-        The port to listen on, and the port of the node behind it.
-
     Examples
     --------
     >>> lost = kafka.proxy.lose_answer(END_TXN)
@@ -142,7 +129,7 @@ class KafkaProxy:
 
     def __init__(self, nodes: Mapping[int, int]) -> None:
         self.ports = list(nodes)
-        self._nodes = dict(nodes)
+        self._nodes = dict(nodes)  # The port to listen on, and the port of the node behind it.
         self._faults: list[Fault] = []
         self._connections: set[_Connection] = set()
         self._listeners: list[socket.socket] = []

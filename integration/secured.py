@@ -38,16 +38,10 @@ class SecuredCluster:
 
     Listeners: ``SECURE`` (SASL_SSL, every mechanism), ``MUTUAL`` (SSL, client certificates), ``EXPIRED`` (SSL, its
     certificate has expired), ``OTHER`` (SSL, its certificate is for another address).
-
-    Parameters
-    ----------
-    cluster : Cluster
-    authority : Authority
-        Has signed all certificates.
     """
 
     cluster: Cluster
-    authority: Authority
+    authority: Authority  # Has signed all certificates.
 
     @classmethod
     def make(cls, folder: Path, nodes: int) -> SecuredCluster:

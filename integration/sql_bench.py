@@ -36,20 +36,11 @@ def sink_of(
 
 
 class Bench:
-    """A sink of one query on one table.
-
-    Parameters
-    ----------
-    database : DatabaseServer
-    table : str
-    schema : pyarrow.Schema, optional
-    **options : str
-        Besides those of `options_of`.
-    """
+    """A sink of one query on one table."""
 
     def __init__(self, database: DatabaseServer, table: str, schema: pa.Schema = SCHEMA, **options: str) -> None:
         self.database, self.table, self.schema = database, table, schema
-        self.options = options_of(database, table, **options)
+        self.options = options_of(database, table, **options)  # Besides those of `options_of`.
         self.prefix = self.options["transactionalIdPrefix"]
         self.query = f"q-{table}"
         self.number = 0

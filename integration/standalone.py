@@ -24,17 +24,10 @@ DEPLOY = "org.apache.spark.deploy"
 
 
 class StandaloneCluster:
-    """A context manager; workers have a core and 1 GB each, and start their executors' Python as this one.
-
-    Parameters
-    ----------
-    folder : Path
-        For logs and the workers' files.
-    workers : int
-    """
+    """A context manager; workers have a core and 1 GB each, and start their executors' Python as this one."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
-        self._folder = folder
+        self._folder = folder  # For logs and the workers' files.
         self._ports = Ports()
         self._port = self._ports.reserve()
         self._count = 0

@@ -29,13 +29,7 @@ SECONDS = 240
 
 
 class Reader:
-    """Runs examples in a folder of its own, against a broker.
-
-    Parameters
-    ----------
-    brokers : str
-    folder : Path
-    """
+    """Runs examples in a folder of its own, against a broker."""
 
     def __init__(self, brokers: str, folder: Path) -> None:
         self.folder = folder

@@ -114,19 +114,11 @@ def location() -> Iterator[Path]:
 
 
 class Watched:
-    """Pages of one browser: anything on their consoles is a failure.
-
-    Parameters
-    ----------
-    browser : Browser
-    address : str
-    folder : Path
-        For screenshots.
-    """
+    """Pages of one browser: anything on their consoles is a failure."""
 
     def __init__(self, browser: Browser, address: str, folder: Path) -> None:
         self._browser, self._address = browser, address
-        self._folder = Path(os.environ.get(SCREENSHOTS, str(folder)))
+        self._folder = Path(os.environ.get(SCREENSHOTS, str(folder)))  # For screenshots.
         self._folder.mkdir(parents=True, exist_ok=True)
         self.said: list[str] = []
 

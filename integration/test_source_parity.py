@@ -52,27 +52,14 @@ Part = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Stream:
-    """A new query, run until nothing is new.
+    """A new query, run until nothing is new."""
 
-    Parameters
-    ----------
-    told : str
-        What the guide says.
-    options : Mapping[str, str]
-        ``$a`` and ``$b`` stand for the topics. Without one of the three that say what is read: a.
-    batches : Sequence[Part]
-        Each micro-batch's offsets.
-    tasks : int, optional
-        Of its first micro-batch; one per partition with rows by default.
-    in_spark : bool
-        Whether Spark runs it, too; the calls that Spark makes are made in each case.
-    """
-
-    told: str
+    told: str  # What the guide says.
+    # ``$a`` and ``$b`` stand for the topics. Without one of the three that say what is read: a.
     options: Mapping[str, str]
-    batches: Sequence[Part]
-    tasks: int | None = None
-    in_spark: bool = False
+    batches: Sequence[Part]  # Each micro-batch's offsets.
+    tasks: int | None = None  # Of its first micro-batch; one per partition with rows by default.
+    in_spark: bool = False  # Whether Spark runs it, too; the calls that Spark makes are made in each case.
 
 
 ALL_OF_A: Part = {"a0": (0, 6), "a1": (0, 3)}
@@ -209,23 +196,12 @@ STREAMS: Sequence[Stream] = [
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch read.
+    """A batch read."""
 
-    Parameters
-    ----------
-    told : str
-        What the guide says.
-    options : Mapping[str, str]
-        As in `Stream`.
-    rows : Part
-    tasks : int, optional
-        One per partition with rows by default.
-    """
-
-    told: str
-    options: Mapping[str, str]
+    told: str  # What the guide says.
+    options: Mapping[str, str]  # As in `Stream`.
     rows: Part
-    tasks: int | None = None
+    tasks: int | None = None  # One per partition with rows by default.
 
 
 BATCHES: Sequence[Batch] = [

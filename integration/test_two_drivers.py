@@ -107,21 +107,13 @@ def recovered(path: str) -> str:
 
 @dataclass
 class Schedule:
-    """One place, two drivers, and what is done to them; drawn from a seed.
-
-    Attributes
-    ----------
-    errors : list[str]
-        With which their queries have ended.
-    said : list[str]
-        What was done, for who reads a failure.
-    """
+    """One place, two drivers, and what is done to them; drawn from a seed."""
 
     seed: int
     folder: Path
     drivers: tuple[WarmDriver, WarmDriver]
-    errors: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # With which their queries have ended.
+    said: list[str] = field(default_factory=list)  # What was done, for who reads a failure.
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)

@@ -55,20 +55,12 @@ def nothing_is_ending(servers: str) -> bool:
 
 
 class TopicOutput:
-    """An output topic, whose rows have whole numbers as values. An `integration.driver_process.Output`.
-
-    Parameters
-    ----------
-    servers : str
-    topic : str
-    prefix : str
-        Of the query's transactional ids.
-    """
+    """An output topic, whose rows have whole numbers as values. An `integration.driver_process.Output`."""
 
     def __init__(self, servers: str, topic: str, prefix: str) -> None:
         self.servers = servers
         self.topic = topic
-        self.prefix = prefix
+        self.prefix = prefix  # Of the query's transactional ids.
 
     def rows(self) -> Counter[int]:
         """Every visible row's value, with how often it is there."""

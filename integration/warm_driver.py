@@ -29,14 +29,7 @@ __all__ = ["WarmDriver"]
 
 
 class WarmDriver:
-    """The test's end. A context manager.
-
-    Parameters
-    ----------
-    folder : Path
-        For its log and its armed faults.
-    name : str
-    """
+    """The test's end. A context manager."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -44,7 +37,7 @@ class WarmDriver:
         self.running = False
         self.frozen = False
         self._log = folder / f"{name}.err"
-        self._folder = folder
+        self._folder = folder  # For its log and its armed faults.
         self._answers: queue.Queue[str] = queue.Queue()
         self._process: subprocess.Popen[str] | None = None
 

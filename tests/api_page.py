@@ -59,16 +59,10 @@ def api_page() -> str:
 
 
 class _Page:
-    """The entries of a page.
-
-    Parameters
-    ----------
-    names : set[str]
-        All that have an entry: where a text names one, it is a link.
-    """
+    """The entries of a page."""
 
     def __init__(self, names: set[str]) -> None:
-        self._names = names
+        self._names = names  # All that have an entry: where a text names one, it is a link.
 
     def entry(self, name: str, value: Any) -> list[str]:
         """Return what the page says of a name."""

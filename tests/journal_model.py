@@ -309,25 +309,13 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
 
 
 class Found(NamedTuple):
-    """What the search of a scenario found.
-
-    Attributes
-    ----------
-    tried : int
-        States from which a driver alone was started; where nothing was broken.
-    stuck : str
-        The first of them from which it does not end well.
-    finished : frozenset[tuple[Entry, ...]]
-        Journals with which all went well.
-    by_hand : int
-        States in which somebody has to put Spark's logs right.
-    """
+    """What the search of a scenario found."""
 
     result: Result
-    tried: int = 0
-    stuck: str = ""
-    finished: frozenset[tuple[Entry, ...]] = frozenset()
-    by_hand: int = 0
+    tried: int = 0  # States from which a driver alone was started; where nothing was broken.
+    stuck: str = ""  # The first of them from which it does not end well.
+    finished: frozenset[tuple[Entry, ...]] = frozenset()  # Journals with which all went well.
+    by_hand: int = 0  # States in which somebody has to put Spark's logs right.
 
 
 def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) -> Found:

@@ -34,23 +34,13 @@ class Interned(Generic[T]):
 
 @dataclass
 class Result:
-    """What a search found.
-
-    Attributes
-    ----------
-    violation : str
-        Empty where there is none.
-    trace : list[str]
-        Labels of the shortest way to it.
-    complete : bool
-        False where the bound on states ended the search.
-    """
+    """What a search found."""
 
     states: int
     seconds: float
-    violation: str
-    trace: list[str]
-    complete: bool
+    violation: str  # Empty where there is none.
+    trace: list[str]  # Labels of the shortest way to it.
+    complete: bool  # False where the bound on states ended the search.
     seen: set[State]
 
     def __str__(self) -> str:

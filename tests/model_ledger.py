@@ -13,21 +13,11 @@ Part = tuple[int, int]  # (batch, partition)
 
 
 class Rewinding(NamedTuple):
-    """A rewind that was begun and is not done.
+    """A rewind that was begun and is not done."""
 
-    Attributes
-    ----------
-    token : int
-        Number of its entry.
-    target : int
-        The checkpoint to go back to; 0 for none.
-    named : tuple[int, ...]
-        Checkpoints whose rows it said would be written again.
-    """
-
-    token: int
-    target: int
-    named: tuple[int, ...]
+    token: int  # Number of its entry.
+    target: int  # The checkpoint to go back to; 0 for none.
+    named: tuple[int, ...]  # Checkpoints whose rows it said would be written again.
 
 
 @dataclass

@@ -50,79 +50,36 @@ UNBOUND = "a handle is committed that the valid journal does not bind"
 
 @dataclass(frozen=True)
 class Scenario:
-    """Bounds of one search.
+    """Bounds of one search."""
 
-    Attributes
-    ----------
-    drivers : str
-        A letter for every start of the query; the same letter twice is a restart within one driver.
-    closes : tuple[bool, ...]
-        For every micro-batch whether it closes a checkpoint.
-    zombie : bool
-        When the query is started again in its driver, the Python process that planned or committed for it goes on.
-    tolerant : bool
-        A planning that takes its driver's run creates nothing, so what it sweeps by may be stale: no violation.
-    ordered : bool
-        Where the search starts, nothing is committed behind a micro-batch that was lost.
-    hurts : bool
-        What may expire may be hurt, too.
-    fail : bool
-        Writer tasks may fail, so that Spark aborts with or without messages.
-    snapshots : int
-        Entries between snapshots; 0 for none.
-    journal, handles, committed
-        Where the search starts.
-    lone : bool
-        No driver may end otherwise than well.
-    sent : int
-        Micro-batches in Spark's offsets/; 0 for all that have handles.
-    target : int
-        The checkpoint that a rewind is told to go back to; 0 for none.
-    restore : bool
-        It takes the output back, too.
-    lates : int
-        Creates that are refused, and may take place later.
-    stops : int
-        Times that somebody asks the newest run to stop.
-    living : bool
-        Spark was not stopped when a rewind is begun: it goes on, and writes its logs.
-    saved : int
-        The checkpoint of which there is a savepoint; 0 for none.
-    copied : bool
-        The location is copied, and the copy put back later; see `PutBackModel`.
-    store_copied : bool
-        The store is, and its copy put back; see `StoreBackModel`.
-    disposes : bool
-        Somebody may delete the savepoint at any moment.
-    marks : bool
-        The sink publishes marks: `MarksModel`.
-    """
-
-    drivers: str
+    drivers: str  # A letter for every start of the query; the same letter twice is a restart within one driver.
     parts: int = 2
-    closes: tuple[bool, ...] = (True,)
+    closes: tuple[bool, ...] = (True,)  # For every micro-batch whether it closes a checkpoint.
     expiries: int = 1
-    hurts: bool = False
-    ordered: bool = True
-    fail: bool = False
+    hurts: bool = False  # What may expire may be hurt, too.
+    ordered: bool = True  # Where the search starts, nothing is committed behind a micro-batch that was lost.
+    fail: bool = False  # Writer tasks may fail, so that Spark aborts with or without messages.
+    # When the query is started again in its driver, the Python process that planned or committed for it goes on.
     zombie: bool = False
+    # A planning that takes its driver's run creates nothing, so what it sweeps by may be stale: no violation.
     tolerant: bool = False
-    snapshots: int = 0
-    lone: bool = False
+    snapshots: int = 0  # Entries between snapshots; 0 for none.
+    lone: bool = False  # No driver may end otherwise than well.
+    # Where the search starts.
     journal: tuple[Entry, ...] = ()
     handles: tuple[tuple[int, int, int], ...] = ()
     committed: int = 0
-    sent: int = 0
-    target: int = 0
-    restore: bool = False
-    lates: int = 0
-    stops: int = 0
-    living: bool = False
-    saved: int = 0
-    copied: bool = False
-    store_copied: bool = False
-    disposes: bool = False
-    marks: bool = False
+    sent: int = 0  # Micro-batches in Spark's offsets/; 0 for all that have handles.
+    target: int = 0  # The checkpoint that a rewind is told to go back to; 0 for none.
+    restore: bool = False  # It takes the output back, too.
+    lates: int = 0  # Creates that are refused, and may take place later.
+    stops: int = 0  # Times that somebody asks the newest run to stop.
+    living: bool = False  # Spark was not stopped when a rewind is begun: it goes on, and writes its logs.
+    saved: int = 0  # The checkpoint of which there is a savepoint; 0 for none.
+    copied: bool = False  # The location is copied, and the copy put back later; see `PutBackModel`.
+    store_copied: bool = False  # The store is, and its copy put back; see `StoreBackModel`.
+    disposes: bool = False  # Somebody may delete the savepoint at any moment.
+    marks: bool = False  # The sink publishes marks: `MarksModel`.
 
 
 class Session(NamedTuple):
@@ -179,18 +136,11 @@ Judge = Callable[[Ledger], bool]
 
 
 class Model:
-    """The moves of a scenario.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    broken : str
-        One of `BREAKS`.
-    """
+    """The moves of a scenario."""
 
     def __init__(self, scenario: Scenario, broken: str = "") -> None:
         self.scenario = scenario
-        self.broken = broken
+        self.broken = broken  # One of `BREAKS`.
         self._nodes: list[tuple[int, Entry]] = [(-1, ("",))]
         self._children: dict[tuple[int, Entry], int] = {}
         self._ledgers = [Ledger()]

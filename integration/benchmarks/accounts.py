@@ -40,16 +40,10 @@ class _Member:
 
 
 class ProcessTree:
-    """A process and everything that it starts, also what outlives its parent.
-
-    Parameters
-    ----------
-    root : int
-        The process's id.
-    """
+    """A process and everything that it starts, also what outlives its parent."""
 
     def __init__(self, root: int) -> None:
-        self._root = psutil.Process(root)
+        self._root = psutil.Process(root)  # The process's id.
         self._members: dict[psutil.Process, _Member] = {}
         self._unwaited = 0.0
         self.look()

@@ -152,12 +152,7 @@ Seen = tuple[float, "dict[str, dict[str, int]]", "dict[str, int]"]
 
 
 class Looks:
-    """A query, and its checkpoints.
-
-    Parameters
-    ----------
-    stage : Stage
-    """
+    """A query, and its checkpoints."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage, self._engine, self._batch = stage, SourcedEngine(stage.work, stage.reading), 0

@@ -18,21 +18,13 @@ TUNED_PRODUCER = {"kafka.linger.ms": "20", "kafka.batch.size": "262144", "kafka.
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way of moving rows.
+    """One way of moving rows."""
 
-    Parameters
-    ----------
-    name : str
-        For tables.
-    source, sink : str
-        Spark's formats. Both empty: Flink SQL.
-    read, write : Mapping[str, str]
-        Options beside topics and servers.
-    """
-
-    name: str
+    name: str  # For tables.
+    # Spark's formats. Both empty: Flink SQL.
     source: str = ""
     sink: str = ""
+    # Options beside topics and servers.
     read: Mapping[str, str] = field(default_factory=dict)
     write: Mapping[str, str] = field(default_factory=dict)
 

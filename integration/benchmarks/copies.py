@@ -31,33 +31,16 @@ WatchT = TypeVar("WatchT", bound=AbstractContextManager[Any])
 
 @dataclass(frozen=True)
 class Input:
-    """Rows that engines copy.
+    """Rows that engines copy."""
 
-    Parameters
-    ----------
-    name : str
-        Of the topic, and of the folder of Parquet files.
-    rows : int
-    size : int
-        Bytes of a row's value.
-    partitions : int
-        Of the topic, and of those it is copied to.
-    """
-
-    name: str
+    name: str  # Of the topic, and of the folder of Parquet files.
     rows: int
-    size: int = ROW
-    partitions: int = PARTITIONS
+    size: int = ROW  # Bytes of a row's value.
+    partitions: int = PARTITIONS  # Of the topic, and of those it is copied to.
 
 
 class Copies:
-    """One broker, and a folder for checkpoint locations, engines and files.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    folder : Path
-    """
+    """One broker, and a folder for checkpoint locations, engines and files."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._cluster, self._folder = cluster, folder

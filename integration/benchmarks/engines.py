@@ -41,17 +41,10 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Launch:
-    """How an engine is started.
-
-    Parameters
-    ----------
-    command : Sequence[str]
-    environment : Mapping[str, str]
-        Beside this process's own.
-    """
+    """How an engine is started."""
 
     command: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # Beside this process's own.
 
 
 def spark(conf: Mapping[str, str] | None = None) -> Launch:

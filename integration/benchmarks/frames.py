@@ -52,17 +52,11 @@ LINES: Sequence[tuple[str, str]] = (
 
 
 class Recording:
-    """A flight recording of the JVM of a tree of processes. A context manager.
-
-    Attributes
-    ----------
-    samples : Counter[str]
-        How many, by the lines of the table.
-    """
+    """A flight recording of the JVM of a tree of processes. A context manager."""
 
     def __init__(self, tree: ProcessTree) -> None:
         self._tree = tree
-        self.samples: Counter[str] = Counter()
+        self.samples: Counter[str] = Counter()  # How many, by the lines of the table.
 
     def __enter__(self) -> Recording:
         self._tree.look()

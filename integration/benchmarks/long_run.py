@@ -80,13 +80,7 @@ def main() -> int:
 
 
 class Copy:
-    """Produces rows, and reads them behind the query.
-
-    Parameters
-    ----------
-    servers : str
-    rows : int
-    """
+    """Produces rows, and reads them behind the query."""
 
     def __init__(self, servers: str, rows: int) -> None:
         # The sink's partitioner: so each partition of the output has the rows of one of the input, in its order.

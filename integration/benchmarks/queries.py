@@ -36,45 +36,25 @@ def topic_options(servers: str, topic: str, per_trigger: int | None = None, **mo
 
 @dataclass(frozen=True)
 class Run:
-    """What one query took.
+    """What one query took."""
 
-    Parameters
-    ----------
-    load_seconds : float
-        To make the stream, before the query is started.
-    seconds : float
-        From the query's start to its end, by the clock.
-    triggers : Sequence[Trigger]
-        Of all its micro-batches.
-    """
-
-    load_seconds: float
-    seconds: float
-    triggers: Sequence[Trigger]
+    load_seconds: float  # To make the stream, before the query is started.
+    seconds: float  # From the query's start to its end, by the clock.
+    triggers: Sequence[Trigger]  # Of all its micro-batches.
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query.
+    """A query."""
 
-    Parameters
-    ----------
-    source, sink : str
-        Formats. Without a sink the rows go to Spark's ``noop``.
-    read, write : Mapping[str, str]
-        Their options.
-    location : str
-        Its checkpoint location.
-    columns : Sequence[str]
-        What is written; all columns if empty.
-    """
-
+    # Formats. Without a sink the rows go to Spark's ``noop``.
     source: str
+    # Their options.
     read: Mapping[str, str]
-    location: str
+    location: str  # Its checkpoint location.
     sink: str = "noop"
     write: Mapping[str, str] = field(default_factory=dict)
-    columns: Sequence[str] = ()
+    columns: Sequence[str] = ()  # What is written; all columns if empty.
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start it with a micro-batch whenever there are rows."""

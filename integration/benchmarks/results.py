@@ -44,23 +44,12 @@ def settle(seconds: float) -> float:
 
 @dataclass
 class Results:
-    """All measurements of one run.
+    """All measurements of one run."""
 
-    Parameters
-    ----------
-    benchmark : str
-        Its name.
-    headline : tuple[str, str]
-        The figure that stands for the others, and its unit.
-    settings : Mapping[str, Any]
-        The arguments of the run.
-    versions : dict[str, str]
-        Beside those that are there anyway: of what was run in other environments.
-    """
-
-    benchmark: str
-    headline: tuple[str, str]
-    settings: Mapping[str, Any]
+    benchmark: str  # Its name.
+    headline: tuple[str, str]  # The figure that stands for the others, and its unit.
+    settings: Mapping[str, Any]  # The arguments of the run.
+    # Beside those that are there anyway: of what was run in other environments.
     versions: dict[str, str] = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))

@@ -42,12 +42,7 @@ KINDS: Sequence[tuple[str, str, str]] = (
 
 
 class ThreadTimes:
-    """Processor seconds by kinds of threads, of a tree of processes and of a broker. A context manager.
-
-    Parameters
-    ----------
-    tree, broker : ProcessTree
-    """
+    """Processor seconds by kinds of threads, of a tree of processes and of a broker. A context manager."""
 
     def __init__(self, tree: ProcessTree, broker: ProcessTree) -> None:
         self._tree, self._broker = tree, broker

@@ -25,22 +25,14 @@ ARROW = "spark.sql.execution.arrow"
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from the defaults.
-
-    Parameters
-    ----------
-    name : str
-    conf, read, write : Mapping[str, str]
-        Of the session, the source and the sink.
-    slow : bool
-        It takes minutes: left out unless it is named.
-    """
+    """What differs from the defaults."""
 
     name: str
+    # Of the session, the source and the sink.
     conf: Mapping[str, str] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
     write: Mapping[str, str] = field(default_factory=dict)
-    slow: bool = False
+    slow: bool = False  # It takes minutes: left out unless it is named.
 
     def contestant(self) -> Contestant:
         """Return it as one that copies rows."""

@@ -98,18 +98,11 @@ class RandomMoments:
 
 
 class FaultPoint:
-    """Kills at one place in the code, by its name; see `transactional.faults`.
-
-    Parameters
-    ----------
-    folder : Path
-        Goes to the driver; made here.
-    point : str
-    """
+    """Kills at one place in the code, by its name; see `transactional.faults`."""
 
     def __init__(self, folder: Path, point: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder = folder  # Goes to the driver; made here.
         self._point = point
         self._armed = folder / f"{point}.1"
         self._armed.write_text("kill-jvm")

@@ -11,16 +11,10 @@ __all__ = ["MicroBatches"]
 
 
 class MicroBatches:
-    """Reads Spark's logs and the journal; writes nothing.
-
-    Parameters
-    ----------
-    location : Path
-        The query's checkpoint location; need not exist yet.
-    """
+    """Reads Spark's logs and the journal; writes nothing."""
 
     def __init__(self, location: Path) -> None:
-        self._location = location
+        self._location = location  # The query's checkpoint location; need not exist yet.
 
     def running(self) -> int | None:
         """Return the micro-batch whose offsets are written and whose commit is not, if there is one."""

@@ -22,14 +22,7 @@ class OutputError(RuntimeError):
 
 
 class OutputTopic:
-    """A topic to read.
-
-    Parameters
-    ----------
-    servers : str
-    name : str
-    partitions : int
-    """
+    """A topic to read."""
 
     def __init__(self, servers: str, name: str, partitions: int) -> None:
         self.servers = servers
@@ -87,12 +80,7 @@ class OutputTopic:
 
 
 class RowCounter(threading.Thread):
-    """Counts committed rows while they come. A context manager.
-
-    Parameters
-    ----------
-    topic : OutputTopic
-    """
+    """Counts committed rows while they come. A context manager."""
 
     def __init__(self, topic: OutputTopic) -> None:
         super().__init__(daemon=True)

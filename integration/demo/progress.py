@@ -15,20 +15,12 @@ LINE_SECONDS = 10.0
 
 
 class ProgressBoard:
-    """Rows committed, of how many, and the kills so far. A context manager.
-
-    Parameters
-    ----------
-    console : Console
-    title : str
-    expected : int
-        Rows.
-    """
+    """Rows committed, of how many, and the kills so far. A context manager."""
 
     def __init__(self, console: Console, title: str, expected: int) -> None:
         self._console = console
         self._title = title
-        self._expected = expected
+        self._expected = expected  # Rows.
         self._kills = 0
         self._last = time.monotonic()
         self._progress = Progress(

@@ -19,30 +19,19 @@ SHOWN = 5  # event ids named in a failure
 
 @dataclass(frozen=True)
 class Tally:
-    """Rows of an output topic, counted by event id and by content.
+    """Rows of an output topic, counted by event id and by content."""
 
-    Parameters
-    ----------
-    expected, found : int
-        Rows.
-    doubled, missing : int
-        By event id: rows beyond the first of each, events without a row.
-    doubled_content, missing_content : int
-        By key and value, byte for byte: rows too many, rows too few. A row that was changed is one of each.
-    foreign : int
-        Rows whose key and value no expected row has.
-    examples : tuple[str, ...]
-        Some of what is wrong.
-    """
-
+    # Rows.
     expected: int
     found: int
+    # By event id: rows beyond the first of each, events without a row.
     doubled: int
     missing: int
+    # By key and value, byte for byte: rows too many, rows too few. A row that was changed is one of each.
     doubled_content: int
     missing_content: int
-    foreign: int = 0
-    examples: tuple[str, ...] = ()
+    foreign: int = 0  # Rows whose key and value no expected row has.
+    examples: tuple[str, ...] = ()  # Some of what is wrong.
 
     @property
     def exact(self) -> bool:

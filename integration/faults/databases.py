@@ -21,17 +21,11 @@ RULES = "host all all 0.0.0.0/0 scram-sha-256\nhost replication all 0.0.0.0/0 sc
 
 
 class Mariadb(MariadbServer):
-    """A server that another host reaches.
-
-    Parameters
-    ----------
-    host : str
-        The address of this one there.
-    """
+    """A server that another host reaches."""
 
     def __init__(self, host: str) -> None:
         super().__init__(bind_address="0.0.0.0")
-        self._host = host
+        self._host = host  # The address of this one there.
 
     @property
     def url(self) -> str:

@@ -54,13 +54,7 @@ class World(Protocol):
 
 
 class Nemesis:
-    """Does deeds.
-
-    Parameters
-    ----------
-    world : World
-    chance : random.Random
-    """
+    """Does deeds."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self._world = world

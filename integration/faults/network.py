@@ -41,27 +41,13 @@ ROOT = Path(__file__).parent.parent.parent
 
 @dataclass(frozen=True)
 class Link:
-    """What happens to packets from one host to another; the way back is another link.
+    """What happens to packets from one host to another; the way back is another link."""
 
-    Parameters
-    ----------
-    drop : bool
-        All of them are lost.
-    delay : float
-        Seconds that each takes.
-    jitter : float
-        Seconds at most that each takes beside them. Packets stay in order.
-    loss : float
-        The share that is lost, from 0 to 1.
-    port : int
-        Of only the connections that this TCP port is an end of; 0 for all.
-    """
-
-    drop: bool = False
-    delay: float = 0.0
-    jitter: float = 0.0
-    loss: float = 0.0
-    port: int = 0
+    drop: bool = False  # All of them are lost.
+    delay: float = 0.0  # Seconds that each takes.
+    jitter: float = 0.0  # Seconds at most that each takes beside them. Packets stay in order.
+    loss: float = 0.0  # The share that is lost, from 0 to 1.
+    port: int = 0  # Of only the connections that this TCP port is an end of; 0 for all.
 
 
 @functools.cache
@@ -75,16 +61,10 @@ def may_make_networks() -> bool:
 
 
 class Network:
-    """A network of hosts. A context manager.
-
-    Parameters
-    ----------
-    hosts : int
-        How many beside host 0: their numbers begin with 1.
-    """
+    """A network of hosts. A context manager."""
 
     def __init__(self, hosts: int) -> None:
-        self.hosts = hosts
+        self.hosts = hosts  # How many beside host 0: their numbers begin with 1.
         self._links: dict[tuple[int, int], Link] = {}
         self._process: subprocess.Popen[str] | None = None
         self._subnet = 0

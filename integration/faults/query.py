@@ -26,24 +26,14 @@ __all__ = ["Query", "write_settings"]
 
 @dataclass(frozen=True)
 class Query:
-    """One query.
-
-    Parameters
-    ----------
-    location : str
-    source, sink : Mapping[str, str]
-        Options; the sink's has its ``format``.
-    select : Sequence[str]
-        SQL of the sink's columns.
-    stateful : bool
-        Whether it takes every value once: the input repeats some.
-    """
+    """One query."""
 
     location: str
+    # Options; the sink's has its ``format``.
     source: Mapping[str, str]
     sink: Mapping[str, str]
-    select: Sequence[str]
-    stateful: bool = False
+    select: Sequence[str]  # SQL of the sink's columns.
+    stateful: bool = False  # Whether it takes every value once: the input repeats some.
 
     def start(self, spark: SparkSession) -> Any:
         """Start it."""

@@ -47,24 +47,13 @@ PROPERTIES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What one trial does.
-
-    Parameters
-    ----------
-    seed : int
-    workload : str
-        One of `integration.faults.workloads.WORKLOADS`.
-    interval : bool
-    stateful : bool
-    deeds : Sequence[str]
-        Of `DEEDS` and `KILLS`, in order.
-    """
+    """What one trial does."""
 
     seed: int
-    workload: str
+    workload: str  # One of `integration.faults.workloads.WORKLOADS`.
     interval: bool
     stateful: bool
-    deeds: Sequence[str]
+    deeds: Sequence[str]  # Of `DEEDS` and `KILLS`, in order.
 
     @classmethod
     def of(cls, seed: int, workload: str, deeds: int, *, kills: bool) -> Plan:
@@ -85,22 +74,12 @@ class Plan:
 
 @dataclass
 class Strike:
-    """A fault, and what came of it.
-
-    Parameters
-    ----------
-    deed : str
-    at : str
-        The kind of the journal's newest entry then.
-    held : float
-        Seconds that it lasted.
-    recovery : float or None
-        Seconds from its end, or from a kill, to the next settled checkpoint of the last query; None if it never came.
-    """
+    """A fault, and what came of it."""
 
     deed: str
-    at: str
-    held: float
+    at: str  # The kind of the journal's newest entry then.
+    held: float  # Seconds that it lasted.
+    # Seconds from its end, or from a kill, to the next settled checkpoint of the last query; None if it never came.
     recovery: float | None = None
 
 

@@ -98,28 +98,15 @@ def _numbers_repeated(number: int) -> Sequence[tuple[str, int]]:
 
 @dataclass
 class Workload:
-    """Queries with their input and outputs.
+    """Queries with their input and outputs."""
 
-    Parameters
-    ----------
-    servers, source : str
-        The brokers, and the input topic.
-    queries : Sequence[Query]
-        In the order of the rows' way.
-    topics : Mapping[str, Callable[[int], bool]]
-        Output topics with the rows that belong there.
-    outputs : Mapping[str, tuple[Output, Callable[[int], bool]]]
-        Other outputs, likewise.
-    ordered : bool
-        Whether the order of the input has to be kept.
-    """
-
+    # The brokers, and the input topic.
     servers: str
     source: str
-    queries: Sequence[Query]
-    topics: Mapping[str, Callable[[int], bool]]
-    outputs: Mapping[str, tuple[Output, Callable[[int], bool]]]
-    ordered: bool
+    queries: Sequence[Query]  # In the order of the rows' way.
+    topics: Mapping[str, Callable[[int], bool]]  # Output topics with the rows that belong there.
+    outputs: Mapping[str, tuple[Output, Callable[[int], bool]]]  # Other outputs, likewise.
+    ordered: bool  # Whether the order of the input has to be kept.
 
     def feed(self) -> Feed:
         """Begin to write the input."""

@@ -45,13 +45,7 @@ LINE_SECONDS = 30.0
 
 
 class Bank:
-    """Feeds transfers, and injects barriers behind them.
-
-    Parameters
-    ----------
-    servers : str
-    chance : random.Random
-    """
+    """Feeds transfers, and injects barriers behind them."""
 
     def __init__(self, servers: str, chance: random.Random) -> None:
         self._chance = chance
@@ -102,15 +96,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Trial:
-    """The three drivers, and who kills them.
-
-    Parameters
-    ----------
-    chosen : argparse.Namespace
-    console : Console
-    folder : Path
-    servers : str
-    """
+    """The three drivers, and who kills them."""
 
     def __init__(self, chosen: argparse.Namespace, console: Console, folder: Path, servers: str) -> None:
         self._chosen, self._console, self._folder, self._servers = chosen, console, folder, servers

@@ -49,13 +49,7 @@ class RestorableSink(Restorable, FileSink):
 
 
 class CliPlace:
-    """A query's location, whose micro-batches are recorded one after the other.
-
-    Parameters
-    ----------
-    folder : Path
-    sink : type[FileSink], optional
-    """
+    """A query's location, whose micro-batches are recorded one after the other."""
 
     def __init__(self, folder: Path, sink: type[FileSink] = FileSink) -> None:
         self.path = folder / "place"

@@ -60,13 +60,7 @@ class SharedSink(WarmsUp, FailingSink):
 
 
 class Spark:
-    """A checkpoint location, and Spark's calls: in what a test says are the planning worker, tasks and the commit worker.
-
-    Parameters
-    ----------
-    path : Path
-    patch : pytest.MonkeyPatch
-    """
+    """A checkpoint location, and Spark's calls: in what a test says are the planning worker, tasks and the commit worker."""
 
     def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
         self.path, self.patch = path, patch

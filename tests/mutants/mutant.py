@@ -20,26 +20,14 @@ class MutantError(Exception):
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug.
+    """A bug."""
 
-    Parameters
-    ----------
-    room : str
-        Part of the product.
-    breaks : str
-        What goes wrong with it.
-    file : str
-        Relative to the root.
-    found_by : str
-        Tests that should find it, or their files, the likeliest first; or ``equivalent: why``, or ``integration: test``.
-    old, new : str
-        Whole lines, each with its line end.
-    """
-
-    room: str
-    breaks: str
-    file: str
+    room: str  # Part of the product.
+    breaks: str  # What goes wrong with it.
+    file: str  # Relative to the root.
+    # Tests that should find it, or their files, the likeliest first; or ``equivalent: why``, or ``integration: test``.
     found_by: str
+    # Whole lines, each with its line end.
     old: str
     new: str
 

@@ -17,12 +17,7 @@ KEYS = 3
 
 
 class Auditor:
-    """Sees every row that becomes visible to a reader, and every reason for which the query stops.
-
-    Parameters
-    ----------
-    world : World
-    """
+    """Sees every row that becomes visible to a reader, and every reason for which the query stops."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -106,26 +106,13 @@ def _conditions(text: str | None) -> list[tuple[str, int]]:
 
 
 class Session:
-    """A connection of PEP 249, and its one cursor.
-
-    Parameters
-    ----------
-    database : SimulatedDatabase
-    world : World
-
-    Attributes
-    ----------
-    limit : float or None
-        How many seconds a statement may take, and a pause between two.
-    ended : str
-        Why its server has ended it, as SQLSTATE.
-    """
+    """A connection of PEP 249, and its one cursor."""
 
     def __init__(self, database: SimulatedDatabase, world: World) -> None:
         self._database, self._world = database, world
         self.owner = world.scheduler.current
-        self.limit: float | None = None
-        self.ended = ""
+        self.limit: float | None = None  # How many seconds a statement may take, and a pause between two.
+        self.ended = ""  # Why its server has ended it, as SQLSTATE.
         self.lost_until: float | None = None
         self.idle_since: float | None = world.time
         self.changes: dict[Place, Row | None] = {}
@@ -173,21 +160,11 @@ class Session:
 
 
 class SimulatedDatabase:
-    """The store of a world whose sink writes into a database.
-
-    Parameters
-    ----------
-    world : World
-
-    Attributes
-    ----------
-    server : int
-        Changes when another server goes on. What was committed is there.
-    """
+    """The store of a world whose sink writes into a database."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.server = 1
+        self.server = 1  # Changes when another server goes on. What was committed is there.
         self.tables: dict[str, Table] = {}
         self._sessions: list[Session] = []
         self._locks: dict[Place, Session] = {}

@@ -34,12 +34,7 @@ Action = Mapping[str, Any]
 
 
 class SimulatedDelta:
-    """The store of a world whose sink writes into a Delta table.
-
-    Parameters
-    ----------
-    world : World
-    """
+    """The store of a world whose sink writes into a Delta table."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -35,12 +35,7 @@ Box = list[Any]
 
 
 class Answers:
-    """The requests that brokers answer; each returns a `Box`.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    """
+    """The requests that brokers answer; each returns a `Box`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

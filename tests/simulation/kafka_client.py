@@ -33,12 +33,7 @@ FENCED = frozenset({47, 49, 90})
 
 
 class SimulatedKafka:
-    """The store of a world whose sink writes into Kafka.
-
-    Parameters
-    ----------
-    world : World
-    """
+    """The store of a world whose sink writes into Kafka."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -103,26 +103,15 @@ class Broker:
 
 
 class Cluster:
-    """The brokers, and a controller that replaces them.
-
-    Parameters
-    ----------
-    world : World
-
-    Attributes
-    ----------
-    level : int
-        The finalized ``transaction.version``: from 2 on, the end of a transaction raises its epoch.
-    skips : bool
-        Whether a marker can be left out for good (KAFKA-20734).
-    skipped : dict[tuple[int, int], bool]
-        By partition and producer id: whether the marker that was left out commits.
-    """
+    """The brokers, and a controller that replaces them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        # The finalized ``transaction.version``: from 2 on, the end of a transaction raises its epoch.
         self.level = world.choices.one_of((2, 2, 1))
+        # Whether a marker can be left out for good (KAFKA-20734).
         self.skips = world.choices.one_of((False, False, True))
+        # By partition and producer id: whether the marker that was left out commits.
         self.skipped: dict[tuple[int, int], bool] = {}
         self.rows = [Place(TOPIC, number) for number in range(KEYS)]
         self.coordination = [Place(TRANSACTION_LOG, number) for number in range(COORDINATORS)]

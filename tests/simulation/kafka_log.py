@@ -12,27 +12,14 @@ __all__ = ["Entry", "Log", "Producer", "Record", "RowLog", "packed"]
 
 @dataclass(frozen=True)
 class Record:
-    """One record, at one offset.
+    """One record, at one offset."""
 
-    Parameters
-    ----------
-    leader_epoch : int
-        Of the leader that appended it.
-    producer, epoch : int
-    row : int
-        -1 if it is a marker.
-    commits : bool or None
-        Of a marker: whether it commits.
-    coordinator_epoch : int
-        Of a marker: that of the coordinator which sent it.
-    """
-
-    leader_epoch: int
+    leader_epoch: int  # Of the leader that appended it.
     producer: int = -1
     epoch: int = -1
-    row: int = -1
-    commits: bool | None = None
-    coordinator_epoch: int = -1
+    row: int = -1  # -1 if it is a marker.
+    commits: bool | None = None  # Of a marker: whether it commits.
+    coordinator_epoch: int = -1  # Of a marker: that of the coordinator which sent it.
 
 
 @dataclass

@@ -44,31 +44,15 @@ class OneByOne:
 
 
 class Moves:
-    """The savepoints of a run's query.
-
-    Parameters
-    ----------
-    world : World
-
-    Attributes
-    ----------
-    unfinished : str
-        Where a restore was begun that its operator still means to finish.
-    taken : list[Savepoint]
-        Beside the query, while it ran.
-    back_to : int
-        The micro-batch after which rows are written again; -2 if none are.
-    backups : list[tuple[str, dict[str, bytes]]]
-        Locations, with their files as they were at a moment.
-    """
+    """The savepoints of a run's query."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._saved: dict[str, str] = {}
-        self.unfinished = ""
-        self.taken: list[Savepoint] = []
-        self.back_to = -2
-        self.backups: list[tuple[str, dict[str, bytes]]] = []
+        self.unfinished = ""  # Where a restore was begun that its operator still means to finish.
+        self.taken: list[Savepoint] = []  # Beside the query, while it ran.
+        self.back_to = -2  # The micro-batch after which rows are written again; -2 if none are.
+        self.backups: list[tuple[str, dict[str, bytes]]] = []  # Locations, with their files as they were at a moment.
         self._number = 0
 
     def _folder(self) -> str:

@@ -38,48 +38,22 @@ class Stuck(AssertionError):
 
 
 class Process:
-    """One process: a driver's JVM, a Python worker, a task, a command.
-
-    Parameters
-    ----------
-    name : str
-    target : Callable[[], Any]
-        What it does.
-    driver : str
-        The driver that it belongs to; a command's is its own.
-
-    Attributes
-    ----------
-    until : float
-        It stands still (asleep, stopped) until then.
-    awaits : Callable[[], bool] or None
-        It waits until that holds.
-    skew : float
-        Seconds by which its machine's clock is ahead.
-    task : tuple
-        What Spark tells a task: query, micro-batch, partition, attempt.
-    head : Process or None
-        The start of the query that has made it.
-    journal : Journal or None
-        What a worker has loaded; a head keeps it for the worker's next call.
-    place : str
-        The query's location.
-    """
+    """One process: a driver's JVM, a Python worker, a task, a command."""
 
     def __init__(self, name: str, target: Callable[[], Any], driver: str, skew: float) -> None:
         self.name = name
-        self.driver = driver
-        self.skew = skew
+        self.driver = driver  # The driver that it belongs to; a command's is its own.
+        self.skew = skew  # Seconds by which its machine's clock is ahead.
         self.dead = self.over = self.interrupted = False
-        self.until = 0.0
-        self.awaits: Callable[[], bool] | None = None
+        self.until = 0.0  # It stands still (asleep, stopped) until then.
+        self.awaits: Callable[[], bool] | None = None  # It waits until that holds.
         self.result: Any = None
         self.error: Exception | None = None
-        self.task: tuple[Any, ...] = ()
-        self.head: Process | None = None
-        self.journal: Journal | None = None
-        self.place = ""
-        self._target = target
+        self.task: tuple[Any, ...] = ()  # What Spark tells a task: query, micro-batch, partition, attempt.
+        self.head: Process | None = None  # The start of the query that has made it.
+        self.journal: Journal | None = None  # What a worker has loaded; a head keeps it for the worker's next call.
+        self.place = ""  # The query's location.
+        self._target = target  # What it does.
         self.greenlet = greenlet(self._run)
 
     @property

@@ -46,12 +46,7 @@ def arrow_batch(rows: tuple[int, ...]) -> pa.RecordBatch:
 
 
 class Query:
-    """One streaming query: what Spark does for it in any driver.
-
-    Parameters
-    ----------
-    world : World
-    """
+    """One streaming query: what Spark does for it in any driver."""
 
     def __init__(self, world: World) -> None:
         self._world = world

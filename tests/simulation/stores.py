@@ -34,24 +34,14 @@ ENTRIES, LOOKS = "barrier/log", 4
 
 
 class Faults:
-    """What may become of a request, by the choices of the run.
-
-    Parameters
-    ----------
-    world : World
-
-    Attributes
-    ----------
-    weight : int
-        Of `SIDES`: how often something does.
-    """
+    """What may become of a request, by the choices of the run."""
 
     SIDES = 1024
     DELAYS = (0.1, 1.0, 5.0, 30.0, 130.0)
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.weight = 0
+        self.weight = 0  # Of `SIDES`: how often something does.
         self.until = 0.0
         self._looks: Counter[Process | None] = Counter()
 
@@ -116,13 +106,7 @@ class Faults:
 
 
 class SimulatedFiles:
-    """The files of a location: a `connector.location.files.LocationFiles`.
-
-    Parameters
-    ----------
-    world : World
-    path : str
-    """
+    """The files of a location: a `connector.location.files.LocationFiles`."""
 
     def __init__(self, world: World, path: str) -> None:
         self._world = world
@@ -204,12 +188,7 @@ class SimulatedFiles:
 
 
 class SimulatedTransactions:
-    """A store of transactions as a sink's client reaches it: every call is a request. The auditor sees what readers see.
-
-    Parameters
-    ----------
-    world : World
-    """
+    """A store of transactions as a sink's client reaches it: every call is a request. The auditor sees what readers see."""
 
     def __init__(self, world: World) -> None:
         self._world = world

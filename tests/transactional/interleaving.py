@@ -211,16 +211,9 @@ class Budget:
 
 @dataclass
 class World:
-    """All that outlives a process, and who is at work on it.
+    """All that outlives a process, and who is at work on it."""
 
-    Parameters
-    ----------
-    spans : bool
-        Micro-batches 1 and 2 form one checkpoint; else each closes its own.
-    parts : Parts
-    """
-
-    spans: bool = False
+    spans: bool = False  # Micro-batches 1 and 2 form one checkpoint; else each closes its own.
     parts: Parts = field(default_factory=Parts)
 
     def __post_init__(self) -> None:

@@ -153,17 +153,12 @@ class SparkFiles:
 
 
 class FaultyStore(MemoryJournalStore):
-    """Creates as it is told: refused, done with its answer lost or with an answer that says *taken*, or done much later.
-
-    Attributes
-    ----------
-    how : str
-        Of the next `times` creates of an entry of that `kind` (of any for ""), or of all of them before the time `until`.
-    """
+    """Creates as it is told: refused, done with its answer lost or with an answer that says *taken*, or done much later."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
+        # Of the next `times` creates of an entry of that `kind` (of any for ""), or of all of them before the time `until`.
         self.how = self.kind = ""
         self.times = 0
         self.until = 0.0

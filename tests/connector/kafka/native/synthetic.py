@@ -49,12 +49,7 @@ def random_rows(chance: random.Random) -> list[Row]:
 
 
 class Messages:
-    """Rows as the library's messages, and its functions that read them.
-
-    Parameters
-    ----------
-    rows : list[Row]
-    """
+    """Rows as the library's messages, and its functions that read them."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows

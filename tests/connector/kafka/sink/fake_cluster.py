@@ -50,26 +50,14 @@ def described(state: str, above: int = 0, producer: int = PRODUCER) -> Descripti
 
 @dataclass
 class FakeCluster:
-    """Stands for a `KafkaAdmin` and a `PartitionAdmin`.
+    """Stands for a `KafkaAdmin` and a `PartitionAdmin`."""
 
-    Parameters
-    ----------
-    states : dict[str, Description]
-        By transactional id; an id that is not there is unknown to its coordinator.
-    fates : dict[tuple[int, int], Fate]
-        By producer id and partition.
-    answers : deque[int or Exception]
-        To the next EndTxn requests; when they are used up, the states answer.
-    marker_code : int
-        The answer to WriteTxnMarkers.
-    when_marked : Callable[[], None]
-        What happens when one is answered.
-    """
-
+    # By transactional id; an id that is not there is unknown to its coordinator.
     states: dict[str, Description] = field(default_factory=dict)
-    fates: dict[tuple[int, int], Fate] = field(default_factory=dict)
+    fates: dict[tuple[int, int], Fate] = field(default_factory=dict)  # By producer id and partition.
+    # To the next EndTxn requests; when they are used up, the states answer.
     answers: deque[Any] = field(default_factory=deque)
-    marker_code: int = NONE
+    marker_code: int = NONE  # The answer to WriteTxnMarkers.
     clock: FakeClock = field(default_factory=FakeClock)
     limit: Any = None
     ended: list[Any] = field(default_factory=list)
@@ -80,7 +68,7 @@ class FakeCluster:
     probes: list[Witness] = field(default_factory=list)
     when_described: Callable[[], None] = lambda: None
     when_probed: Callable[[], None] = lambda: None
-    when_marked: Callable[[], None] = lambda: None
+    when_marked: Callable[[], None] = lambda: None  # What happens when one is answered.
 
     def ender(self) -> TransactionEnder:
         """What is tested."""

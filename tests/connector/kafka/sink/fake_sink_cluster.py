@@ -24,32 +24,21 @@ class End(int):
 
 
 class FakeCluster:
-    """What `KafkaSink` asks a cluster, through admins and producers that it makes.
-
-    Attributes
-    ----------
-    states : dict[str, Description]
-        What the coordinators know of transactional ids.
-    topic_infos : dict[str, TopicInfo]
-    producers : list[FakeProducer]
-        All that were made; `next_producer` is the one that comes next.
-    then : dict[int, dict[str, Any]]
-        What changes in all states after so many calls of `describe`.
-    """
+    """What `KafkaSink` asks a cluster, through admins and producers that it makes."""
 
     intact = False
     """So that no admin of a test is kept for the next."""
 
     def __init__(self, *topics: str) -> None:
-        self.states: dict[str, Description] = {}
+        self.states: dict[str, Description] = {}  # What the coordinators know of transactional ids.
         self.topic_infos = {topic: self.topic(topic) for topic in topics}
-        self.producers: list[FakeProducer] = []
+        self.producers: list[FakeProducer] = []  # All that were made; `next_producer` is the one that comes next.
         self.next_producer: FakeProducer | None = None
         self.longest: int | None = 900_000
         self.open_admins = 0
         self.described = 0
         self.unanswered = 0
-        self.then: dict[int, Any] = {}
+        self.then: dict[int, Any] = {}  # What changes in all states after so many calls of `describe`.
         self.limit: Any = None
         self.clock = FakeClock()
 

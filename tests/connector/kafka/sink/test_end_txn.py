@@ -25,27 +25,13 @@ LOST, UNKNOWN = Outcome.LOST, Outcome.UNKNOWN
 
 @dataclass(frozen=True)
 class Later:
-    """A state in which a transaction is found.
+    """A state in which a transaction is found."""
 
-    Parameters
-    ----------
-    state : str
-        The coordinator's, empty if it does not know the id.
-    above : int
-        Of its epoch, for version 5.
-    fates : tuple[Fate, ...]
-        Of its partitions.
-    outcome : Outcome
-        What a look makes of it.
-    below_5 : int
-        Of the epoch, for an earlier version.
-    """
-
-    state: str
-    above: int
-    fates: tuple[Fate, ...]
-    outcome: Outcome
-    below_5: int = 0
+    state: str  # The coordinator's, empty if it does not know the id.
+    above: int  # Of its epoch, for version 5.
+    fates: tuple[Fate, ...]  # Of its partitions.
+    outcome: Outcome  # What a look makes of it.
+    below_5: int = 0  # Of the epoch, for an earlier version.
 
 
 LATER = {

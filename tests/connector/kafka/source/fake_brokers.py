@@ -27,37 +27,18 @@ class Log:
 
 @dataclass
 class FakeBrokers:
-    """What a reader uses of an `AdminClient`, and of each broker by itself.
+    """What a reader uses of an `AdminClient`, and of each broker by itself."""
 
-    Parameters
-    ----------
-    topics : dict[str, dict[int, Log]]
-        The truth.
-    ids : dict[str, str]
-        The topics' ids; ``id-of-<topic>`` by default.
-
-    Attributes
-    ----------
-    lies : list[Callable[[], None]]
-        Called before each answer about topics or offsets, one an answer: what changes between two answers.
-    views : Sequence[Mapping[str, TopicView]]
-        What each broker says when it is asked by itself; the truth, twice, by default.
-    asked : list[str]
-        Every question, by its kind.
-    committed : list[dict[Partition, int]]
-        Offsets of the group, as they were committed.
-    group : dict[Partition, tuple[int, str]]
-        What the group has: offset and metadata.
-    """
-
-    topics: dict[str, dict[int, Log]]
-    ids: dict[str, str] = field(default_factory=dict)
+    topics: dict[str, dict[int, Log]]  # The truth.
+    ids: dict[str, str] = field(default_factory=dict)  # The topics' ids; ``id-of-<topic>`` by default.
+    # Called before each answer about topics or offsets, one an answer: what changes between two answers.
     lies: list[Callable[[], None]] = field(default_factory=list)
+    # What each broker says when it is asked by itself; the truth, twice, by default.
     views: Sequence[Mapping[str, TopicView]] | None = None
-    asked: list[str] = field(default_factory=list)
-    committed: list[dict[Partition, int]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # Every question, by its kind.
+    committed: list[dict[Partition, int]] = field(default_factory=list)  # Offsets of the group, as they were committed.
     refuses: str = ""
-    group: dict[Partition, tuple[int, str]] = field(default_factory=dict)
+    group: dict[Partition, tuple[int, str]] = field(default_factory=dict)  # What the group has: offset and metadata.
 
     def identity(self, topic: str) -> str:
         return self.ids.get(topic, f"id-of-{topic}")

@@ -23,12 +23,7 @@ GRAPHS = [
 
 
 class World:
-    """Channels whose queries go on at random, each row with the barriers that it belongs to.
-
-    Parameters
-    ----------
-    chance : random.Random
-    """
+    """Channels whose queries go on at random, each row with the barriers that it belongs to."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.origins = chance, chance.choice(GRAPHS)

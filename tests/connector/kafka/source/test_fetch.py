@@ -139,15 +139,10 @@ def test_rows_that_grow_larger_than_the_first_ones_end_a_batch_by_their_bytes() 
 
 
 class Several:
-    """A consumer of partitions, each with a row at each offset. It delivers only rows of the partition that was begun last.
-
-    Attributes
-    ----------
-    steps : list
-        The partitions that were begun (a tuple with the offset) and prepared (a dict), in order.
-    """
+    """A consumer of partitions, each with a row at each offset. It delivers only rows of the partition that was begun last."""
 
     def __init__(self, notices: Mapping[Partition, list[Notice]] | None = None) -> None:
+        # The partitions that were begun (a tuple with the offset) and prepared (a dict), in order.
         self.steps: list[Any] = []
         self.notices = dict(notices or {})
         self.at, self.position = AT, 0
