@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from transactional.digest import ENCODING_VERSION, RowDigest, encoding_of
-
 PartKey = tuple[int, str]
 """A partition id and a route, which together identify a part within its micro-batch."""
 
@@ -110,9 +108,6 @@ class TaskPlan:
     writers: int | None = None
     # The lost parts that the tasks write again, in mode REPAIR.
     repairs: Mapping[PartKey, ExpectedPart] = field(default_factory=dict)
-    # The encoding in which the tasks compute digests. In a replay, the encoding of the recorded digests. For a part in
-    # `repairs`, the tasks use the encoding of that part's recorded digest instead.
-    encoding: int = ENCODING_VERSION
     likely: frozenset[int] = frozenset()  # The partition ids that probably get rows: see `Ledger.likely`.
 
     def drains(self, partition: int) -> bool:
@@ -120,12 +115,6 @@ class TaskPlan:
         return self.mode is Mode.DRAIN or (
             self.mode is Mode.REPAIR and all(partition != lost for lost, _ in self.repairs)
         )
-
-    def digest(self, partition: int, route: str = "") -> RowDigest:
-        """Return a new digest, to which the task adds a part's rows. If one is recorded for these rows, use its encoding."""
-        expected = self.repairs.get((partition, route))
-        recorded = encoding_of(expected.digest) if expected is not None else None
-        return RowDigest(encoding=recorded or self.encoding)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,10 @@
 """A digest of rows. It depends neither on the order of the rows nor on how they are split into Arrow batches.
 
 Each value has a 64-bit hash. A row's hash mixes its columns' hashes in order (`transactional.spans.mix`). The digest is the sum
-of the rows' hashes modulo 2**64. A value of fixed width is hashed by mixing its 64-bit pattern. Null has a fixed hash. There
-are two encodings, which differ in how they hash values of variable width:
-
-- Encoding 2 hashes text (as UTF-8) and binary values with `transactional.spans.hash_spans`. Nested values are first written
-  as canonical JSON, then hashed in the same way. Values with the same bytes have the same hash in all Arrow types: large
-  types, views, dictionaries, and binary of fixed size.
-- Encoding 1, used by earlier releases, hashes with XXH3-64 instead of `hash_spans`. It treats views, dictionaries and binary
-  values of fixed size as nested values. It needs a Python object for each value.
-
-If a micro-batch runs again, its rows are hashed in the encoding of the recorded digest. The plan passes the encoding to the
-tasks.
+of the rows' hashes modulo 2**64. A value of fixed width is hashed by mixing its 64-bit pattern. Null has a fixed hash. Text
+(as UTF-8) and binary values are hashed with `transactional.spans.hash_spans`. Nested values are first written as canonical
+JSON, then hashed in the same way. Values with the same bytes have the same hash in all Arrow types: large types, views,
+dictionaries, and binary of fixed size.
 
 The digest detects a query that computes different rows when it runs again. Different rows have the same digest with a
 probability of about 2**-64 (1 in 1.8e19), unless someone constructed them for that purpose.
@@ -31,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ENCODING_VERSION = 2
-"""The encoding of new records. Digests in all encodings from 1 to this one can be computed."""
+"""The encoding that this module describes. Digests in other encodings can't be compared with it."""
 
 _MASK = (1 << 64) - 1
 _EMPTY = f"{0:016x}"
@@ -46,16 +39,14 @@ class RowDigest:
     # The size of the rows: the length of every variable-width value plus the width of every other value, in bytes.
     bytes: int = 0
     value: int = 0  # The digest, 0 <= value < 2**64.
-    encoding: int = ENCODING_VERSION  # From 1 to `ENCODING_VERSION`.
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch to the digest."""
         import numpy as np
 
-        hash_column = {1: _hash_column_1, 2: _hash_column}[self.encoding]
         hashes = np.zeros(batch.num_rows, dtype=np.uint64)
         for column in batch.columns:
-            values, length = hash_column(column)
+            values, length = _hash_column(column)
             hashes *= np.uint64(31)
             hashes += values
             hashes += np.uint64(_NULL)
@@ -66,34 +57,28 @@ class RowDigest:
 
     def hexadecimal(self) -> str:
         """Return the digest as the journal stores it: the encoding, a colon, and 16 hexadecimal digits."""
-        return f"{self.encoding}:{self.value:016x}"
-
-
-def encoding_of(digest: str) -> int | None:
-    """Return the encoding of a recorded digest; None if this release does not know the encoding."""
-    return next((known for known in range(1, ENCODING_VERSION + 1) if digest.startswith(f"{known}:")), None)
+        return f"{ENCODING_VERSION}:{self.value:016x}"
 
 
 def digest_of_all(digests: Iterable[str]) -> str:
     """Return the digest of all rows of several parts. It does not depend on which part contains which row.
 
-    Return an empty string if the encoding of a part is unknown, or if parts with rows have different encodings.
+    Return an empty string if the digest of a part with rows is unknown or has another encoding.
     """
-    found = list(digests)
-    encodings = encodings_of(found) or {ENCODING_VERSION}
-    if len(encodings) > 1 or None in encodings:
+    parts = [digest.partition(":") for digest in digests]
+    if any(encoding != str(ENCODING_VERSION) and value != _EMPTY for encoding, _, value in parts):
         return ""
-    total = sum(int(digest.partition(":")[2], 16) for digest in found)
-    return f"{encodings.pop()}:{total & _MASK:016x}"
+    total = sum(int(value, 16) for _, _, value in parts)
+    return f"{ENCODING_VERSION}:{total & _MASK:016x}"
 
 
-def encodings_of(digests: Iterable[str]) -> set[int | None]:
-    """Return the encodings of these digests, with None for an unknown encoding.
+def other_encodings(digests: Iterable[str]) -> set[str]:
+    """Return the encodings of these digests that are not this release's.
 
-    Digests of parts without rows are left out, because they are equal in all known encodings.
+    Digests of parts without rows are left out, because they are equal in all encodings.
     """
-    known = {digest: encoding_of(digest) for digest in digests}
-    return {found for digest, found in known.items() if found is None or digest.partition(":")[2] != _EMPTY}
+    parts = (digest.partition(":") for digest in digests)
+    return {encoding for encoding, colon, value in parts if colon and value != _EMPTY} - {str(ENCODING_VERSION)}
 
 
 def _hash_column(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
@@ -148,25 +133,6 @@ def _hash_binary(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any
     hashes = hash_spans(data or b"", offsets[:-1], lengths)
     hashes[nulls] = np.uint64(_NULL)
     return hashes, lengths
-
-
-def _hash_column_1(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
-    """Return the same as `_hash_column`, in encoding 1."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import xxhash
-
-    if _is_fixed_width(column.type):
-        return _hash_fixed_width(column)
-    if _is_text_or_binary(column.type):
-        length = int(pc.sum(pc.binary_length(column)).as_py() or 0)
-        items = column.cast(pa.large_binary()).to_pylist()
-    else:
-        items = _texts(column)
-        length = sum(len(text) for text in items if text is not None)
-    hashes = (_NULL if item is None else xxhash.xxh3_64_intdigest(item) for item in items)
-    return np.fromiter(hashes, np.uint64, len(items)), length
 
 
 def _is_text_or_binary(kind: pa.DataType) -> bool:

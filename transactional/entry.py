@@ -1,13 +1,13 @@
-"""Journal entries and snapshots as bytes, with a format number and a checksum. Damaged entries and newer formats are refused.
+"""Journal entries and snapshots as bytes, with a format number and a checksum.
 
-This release writes format 2. It also reads format 1, whose bodies `_UPGRADES` converts. ``tests/golden`` has files of both.
+Damaged entries and other formats are refused. ``tests/golden`` has files of this format.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -100,12 +100,12 @@ def decode(data: bytes, source: str) -> Entry:
         if not isinstance(version, int):
             raise TypeError("the format is not a number")
         known = value.pop("checksum", None)
-        # Compare the bytes first. Serializing the value again is slow: with hundreds of tasks, an entry has megabytes.
-        intact = known == _checksum(_without_checksum(data)) or known == checksum(value)
+        # The checksum is that of the bytes: with hundreds of tasks an entry has megabytes, and is slow to serialize again.
+        intact = known == _checksum(_without_checksum(data))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise torn(source, error) from error
-    if version != FORMAT and version not in _UPGRADES:
-        found, readable = f"journal format {version}", f"formats 1 to {FORMAT}"
+    if version != FORMAT:
+        found, readable = f"journal format {version}", f"format {FORMAT}"
         raise JournalError("FORMAT_UNKNOWN", what=source, found=found, known=readable)
     if not intact:
         raise JournalError("JOURNAL_DAMAGED", reason=f"the checksum of {source} does not match", file=source)
@@ -114,7 +114,7 @@ def decode(data: bytes, source: str) -> Entry:
         if entry.kind not in EntryKind.ALL:
             found, kinds = f"an entry of kind {entry.kind!r}", ", ".join(sorted(EntryKind.ALL))
             raise JournalError("FORMAT_UNKNOWN", what=source, found=found, known=kinds)
-        return entry if version == FORMAT else _UPGRADES[version](entry)
+        return entry
     except UNFIT as error:
         raise torn(source, error) from error
 
@@ -136,33 +136,3 @@ def _without_checksum(data: bytes) -> bytes:
     """Return an entry's bytes without the checksum. The body may also contain the key, so the last occurrence counts."""
     at = data.rfind(_CHECKSUM_KEY)
     return data[:at] + data[at + len(_CHECKSUM_KEY) + _CHECKSUM_LENGTH + 2 :].rstrip(b"\n")
-
-
-def _from_1(entry: Entry) -> Entry:
-    """Convert an entry of format 1: add defaults for setups of runs, figures and hook states of checkpoints, and rewinds."""
-    body = dict(entry.body)
-    if entry.kind == EntryKind.RUN:
-        body = {"lifetime": None, "process": {}, "setup": {}, "retained": 100, **body}
-    elif entry.kind in (EntryKind.PREPARED, EntryKind.DECIDED):
-        body = {"barrier": None, "began": entry.time, "reason": "", "hooks": {}, **body}
-    elif entry.kind == EntryKind.SETTLED:
-        body = {"output": {}, **body}
-    elif entry.kind == EntryKind.SNAPSHOT:
-        figures = {"bytes": 0, "handles": 0, "reason": "", "barrier": None, "hooks": {}, "output": {}, "subsumed": []}
-        body["checkpoints"] = {
-            number: {**figures, "began": value["time"], "settled_at": None, **value}
-            for number, value in body["checkpoints"].items()
-        }
-        body["runs"] = {
-            number: {"lifetime": None, "process": {}, "setup": {}, "restored": None, **value}
-            for number, value in body["runs"].items()
-        }
-        body["batches"] = {number: {"time": entry.time, **value} for number, value in body["batches"].items()}
-        body = {"retained": 100, "counts": {}, "declined": [], "failures": [], "rewinding": None, "replay": None} | {
-            "request": None,
-            **body,
-        }
-    return Entry(entry.number, entry.kind, entry.nonce, entry.time, body)
-
-
-_UPGRADES: Final[Mapping[int, Callable[[Entry], Entry]]] = {1: _from_1}

@@ -30,7 +30,6 @@ class CheckpointHistory:
         The micro-batches in the checkpoint.
     reason : str
         The reason why the checkpoint was closed (a name of `ClosingReason`) or failed (a name of `CheckpointFailureReason`).
-        Empty if an older release wrote the entry.
     sentence : str
         The reason in words.
     detail : str

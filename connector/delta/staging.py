@@ -20,7 +20,7 @@ from transactional import TransactionContext
 log = logging.getLogger(__name__)
 
 VERSION: Final = 2
-"""The format of new notes. Notes of format 1, without a checksum, can still be read."""
+"""The format of notes."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Notes:
         self._folder.delete([self._path(nonce) for nonce in nonces])
 
     def all(self) -> Iterator[Note]:
-        """Yield all notes. Skip notes in a newer format, and damaged notes, because a damaged note may name any file."""
+        """Yield all notes. Skip notes in another format, and damaged notes, because a damaged note may name any file."""
         for name in self._folder.names(self._place):
             if not name.endswith(".json"):
                 continue
@@ -82,12 +82,12 @@ class Notes:
 
 
 def _parsed(data: bytes) -> Note | None:
-    """Return the parsed note; None if it has a newer format. Raise one of `UNFIT` if the note is damaged."""
+    """Return the parsed note; None if it has another format. Raise one of `UNFIT` if the note is damaged."""
     value = json.loads(data)
     known = value.pop("checksum", None)
-    if value["format"] not in (1, VERSION):
+    if value["format"] != VERSION:
         return None
-    if value["format"] == VERSION and known != checksum(value):
+    if known != checksum(value):
         raise ValueError("its checksum does not match")
     del value["format"]
     return Note(**value)

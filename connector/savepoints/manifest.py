@@ -93,7 +93,6 @@ class Savepoint:
     partitions: int | None
     stateful: bool  # True if the savepoint contains state.
     files: Sequence[SavedFile]  # All files except ``savepoint.json``.
-    format: int = FORMAT
 
     @property
     def path(self) -> str:
@@ -101,22 +100,17 @@ class Savepoint:
         return self.folder.path
 
     @property
-    def root(self) -> str:
-        """Return the folder of the savepoint's data, with a slash at the end; empty for format 1."""
-        return "" if self.format == 1 else f"{self.id}/"
-
-    @property
     def size(self) -> int:
         """Return the size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of the manifest as JSON types, without `folder`, `files` and `format`."""
-        return {key: value for key, value in vars(self).items() if key not in ("folder", "files", "format")}
+        """Return the fields of the manifest as JSON types, without `folder` and `files`."""
+        return {key: value for key, value in vars(self).items() if key not in ("folder", "files")}
 
     def ledger(self) -> Ledger:
         """Return the ledger as of the checkpoint."""
-        data = _bytes(self.folder, f"{self.root}{JOURNAL}")
+        data = _bytes(self.folder, f"{self.id}/{JOURNAL}")
         return Ledger.from_json(decode(data, JOURNAL).body)
 
     def verify(self) -> None:
@@ -136,7 +130,7 @@ class Savepoint:
 
     def checkpoint_files(self) -> dict[str, SavedFile]:
         """Return Spark's files, by their names in a checkpoint location."""
-        prefix = f"{self.root}{CHECKPOINT}/"
+        prefix = f"{self.id}/{CHECKPOINT}/"
         return {file.path[len(prefix) :]: file for file in self.files if file.path.startswith(prefix)}
 
 
@@ -179,10 +173,11 @@ def read(path: str) -> Savepoint:
         version, known = value["format"], value.pop("checksum")
     except UNFIT as error:
         raise _damaged(folder.path, MANIFEST, f"it is not a manifest ({error})") from error
-    if version not in (1, FORMAT):
-        raise LocationError("FORMAT_UNKNOWN", what=name, found=f"format {version}", known=f"formats 1 to {FORMAT}")
+    if version != FORMAT:
+        raise LocationError("FORMAT_UNKNOWN", what=name, found=f"format {version}", known=f"format {FORMAT}")
     if known != checksum(value):
         raise _damaged(folder.path, MANIFEST, "its checksum does not match")
+    del value["format"]
     files = [SavedFile(**file) for file in value.pop("files")]
     outside = [file.path for file in files if file.path.startswith("/") or ".." in file.path.split("/")]
     if outside:

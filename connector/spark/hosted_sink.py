@@ -28,6 +28,7 @@ from transactional.barrier import SourceLine
 from transactional.capabilities import Examines, Routes, WarmsUp
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.digest import RowDigest
 from transactional.entry import canonical
 from transactional.errors import OptionError
 from transactional.finding import Level
@@ -277,7 +278,7 @@ class _OpenPart:
     def __init__(self, sink: TwoPhaseCommitSink[Any, Any], plan: TaskPlan, context: TransactionContext) -> None:
         self._sink = sink
         self._context = context
-        self._digest = plan.digest(context.partitionId, context.route)
+        self._digest = RowDigest()
         self._expected = plan.repairs.get((context.partitionId, context.route))
         self._writers = plan.writers
         self._reads_only = plan.mode is not Mode.WRITE and self._expected is None

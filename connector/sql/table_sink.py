@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from connector.sinks import HOST_OPTIONS, OptionTable
 from connector.sql.control_tables import CONTROL_TABLES, portions
-from connector.sql.dialect import OWN_COLUMNS, Dialect, Target
+from connector.sql.dialect import Dialect, Target
 from connector.sql.fitting import create_statement, fit, staging_name
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from transactional import (
@@ -272,10 +272,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         Raise if the target's key, or one of these columns in the target, has changed since the rows were staged. Otherwise the
         move could change values, or replace rows that have a different key.
         """
-        was: Mapping[str, str] | None = handle["more"].get("columns")
-        if was is None:  # a handle of an earlier release
-            source = self._must_be_there(self.dialect.describe(cursor, handle["staging"]))
-            was = {column.name: column.whole for column in source.columns[len(OWN_COLUMNS) :]}
+        was: Mapping[str, str] = handle["more"]["columns"]
         now = {column.name: column.whole for column in target.columns}
         changed = [
             f"{name} was {kind}, and " + (f"is {now[name]}" if name in now else "is gone")

@@ -21,6 +21,7 @@ from tests.connector.cli_place import dead_process
 from tests.transactional.bodies import fact_of
 from transactional.checkpoint import Acknowledgement, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.digest import RowDigest
 from transactional.errors import TwoPhaseCommitError
 from transactional.sink import Options, TransactionContext
 
@@ -90,7 +91,7 @@ class FollowedQuery:
     def task(self, plan: TaskPlan, batch: int) -> list[Acknowledgement | None]:
         """Run the one task of a micro-batch."""
         rows = pa.record_batch({"value": [10 * batch, 10 * batch + 1]}, schema=ARROW)
-        digest = plan.digest(0, "")
+        digest = RowDigest()
         digest.update(rows)
         handle = None
         if not plan.drains(0):

@@ -23,7 +23,7 @@ from tests.connector.killed_command import killed_before
 from tests.transactional.bodies import lines, settled
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
-from transactional.entry import EntryKind, checksum
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError
 from transactional.ledger import Ledger
 from transactional.recovery import check_account, check_location
@@ -546,7 +546,7 @@ def test_no_location_is_made_inside_its_origin(stopped: CliPlace, saved: Savepoi
 
 
 def test_a_damaged_savepoint_changes_nothing(stopped: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
-    path = Path(saved.path) / saved.root / "checkpoint" / "commits" / "2"
+    path = Path(saved.path) / saved.id / "checkpoint" / "commits" / "2"
     path.write_text("v1\n[]")
     before = stopped.ledger()
     for how in ("--claim", "--no-claim"):
@@ -570,26 +570,6 @@ def test_a_savepoint_that_is_disposed_of_meanwhile_closes_nothing_and_is_not_nee
     assert answer(capsys, "savepoint", "dispose", saved.path, "--yes")[0] == 0
     assert restore(capsys, saved, new, "--claim")[0] == 0
     goes_on(new, "other", "p")
-
-
-def test_a_savepoint_of_format_1_is_restored_and_disposed_of(
-    stopped: CliPlace, saved: Savepoint, new: Path, capsys: Capture
-) -> None:
-    """As the release before wrote it: the files in the folder itself."""
-    folder = Path(saved.path)
-    for path in (folder / saved.root).iterdir():
-        path.rename(folder / path.name)
-    (folder / saved.root).rmdir()
-    value = json.loads((folder / "savepoint.json").read_text())
-    value.pop("checksum")
-    files = [{**file, "path": file["path"].removeprefix(saved.root)} for file in value["files"]]
-    value = {**value, "format": 1, "files": files}
-    (folder / "savepoint.json").write_text(json.dumps({**value, "checksum": checksum(value)}))
-    assert restore(capsys, saved, new, "--claim")[0] == 0
-    goes_on(new, "other", "p")
-    (folder / "checkpoint" / "more").write_text("somebody's")
-    assert answer(capsys, "savepoint", "dispose", saved.path, "--yes")[0] == 0
-    assert [str(path.relative_to(folder)) for path in folder.rglob("*")] == ["checkpoint", "checkpoint/more"]
 
 
 def test_a_query_without_state_has_no_partitions_to_cut(saved: Savepoint, new: Path, capsys: Capture) -> None:

@@ -52,7 +52,7 @@ def files(saved: Savepoint) -> list[str]:
 
 def data(saved: Savepoint) -> Path:
     """The folder of its files."""
-    return Path(saved.path) / saved.root
+    return Path(saved.path) / saved.id
 
 
 def refusal(call: Callable[[], Any]) -> LocationError:

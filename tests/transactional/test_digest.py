@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transactional.digest import ENCODING_VERSION, RowDigest, encoding_of
+from transactional.digest import RowDigest
 
 TYPES: dict[pa.DataType, list[Any]] = {
     pa.string(): ["", "a", "ä", None],
@@ -40,8 +40,8 @@ TYPES: dict[pa.DataType, list[Any]] = {
 }
 
 
-def digest(*batches: pa.RecordBatch, encoding: int = ENCODING_VERSION) -> tuple[int, int, str]:
-    found = RowDigest(encoding=encoding)
+def digest(*batches: pa.RecordBatch) -> tuple[int, int, str]:
+    found = RowDigest()
     for batch in batches:
         found.update(batch)
     return found.rows, found.bytes, found.hexadecimal()
@@ -51,22 +51,20 @@ def column(kind: pa.DataType, values: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values, kind)], names=["v"])
 
 
-@pytest.mark.parametrize("encoding", [1, 2])
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_neither_order_nor_cuts_change_it(kind: pa.DataType, encoding: int) -> None:
+def test_neither_order_nor_cuts_change_it(kind: pa.DataType) -> None:
     values = TYPES[kind] * 5
-    whole = digest(column(kind, values), encoding=encoding)
+    whole = digest(column(kind, values))
     random.Random(0).shuffle(values)
     shuffled = column(kind, values)
-    assert digest(shuffled, encoding=encoding) == whole
+    assert digest(shuffled) == whole
     cuts = shuffled.slice(0, 2), shuffled.slice(2, 0), shuffled.slice(2)
-    assert digest(*cuts, encoding=encoding) == whole
+    assert digest(*cuts) == whole
 
 
-@pytest.mark.parametrize("encoding", [1, 2])
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if kind != pa.null()], ids=str)
-def test_every_value_has_a_hash_of_its_own(kind: pa.DataType, encoding: int) -> None:
-    digests = {digest(column(kind, [value]), encoding=encoding)[2] for value in TYPES[kind]}
+def test_every_value_has_a_hash_of_its_own(kind: pa.DataType) -> None:
+    digests = {digest(column(kind, [value]))[2] for value in TYPES[kind]}
     assert len(digests) == len(TYPES[kind])
 
 
@@ -197,25 +195,16 @@ GOLDEN = pa.record_batch(
         "fixed": pa.array([b"abc", b"abd", None, b"\0\0\0"], pa.binary(3)),
     }
 )
-"""Journals hold digests of each encoding: the values below never change."""
+"""Journals hold digests: the values below never change."""
 
 
-@pytest.mark.parametrize(
-    ("encoding", "length", "value"), [(1, 1253, "1:38dadc6de506bd4a"), (2, 1226, "2:642ccbb7100572f5")]
-)
-def test_all_types_have_the_digests_that_releases_have_recorded(encoding: int, length: int, value: str) -> None:
-    assert digest(GOLDEN, encoding=encoding) == (4, length, value)
+def test_all_types_have_the_digests_that_releases_have_recorded() -> None:
+    assert digest(GOLDEN) == (4, 1226, "2:642ccbb7100572f5")
 
 
-@pytest.mark.parametrize(("encoding", "value"), [(1, "1:190cf907bb79a2a1"), (2, "2:b463c40b55605755")])
-def test_keys_and_values_have_the_digests_that_releases_have_recorded(encoding: int, value: str) -> None:
+def test_keys_and_values_have_the_digests_that_releases_have_recorded() -> None:
     batch = pa.RecordBatch.from_pydict({"k": [b"a", None], "v": ["x", "yz"], "n": [1, None]})
-    assert digest(batch, encoding=encoding) == (2, 20, value)
-
-
-def test_the_encoding_of_a_recorded_digest() -> None:
-    recorded = ["1:190cf907bb79a2a1", digest()[2], "3:190cf907bb79a2a1", "01:19", "10:19", "1", "ab", ""]
-    assert [encoding_of(each) for each in recorded] == [1, ENCODING_VERSION, *[None] * 6]
+    assert digest(batch) == (2, 20, "2:b463c40b55605755")
 
 
 def test_short_values_are_hashed_without_an_object_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +212,7 @@ def test_short_values_are_hashed_without_an_object_for_each(monkeypatch: pytest.
     short = column(pa.string(), ["x" * 512, "", None])
     digest(short)
     with pytest.raises(ImportError):
-        digest(short, encoding=1)
+        digest(column(pa.string(), ["x" * 513]))
 
 
 @pytest.mark.parametrize("power", [0, 1, 63, 64, 65, 126])

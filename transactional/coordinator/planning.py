@@ -8,7 +8,6 @@ from transactional import entries, faults, hooks
 from transactional.barrier import sources_digest
 from transactional.checkpoint import ClosingReason, Mode, TaskPlan
 from transactional.coordinator.session import Session
-from transactional.digest import ENCODING_VERSION
 from transactional.errors import AmbiguousOutcomeError, QueryStoppedError, RewindRequiredError
 from transactional.ledger import RunRecord
 from transactional.ownership import may_keep, may_record, may_stop, may_void, must_own
@@ -67,7 +66,6 @@ class Planning:
             sources=view.sources,
             writers=found.writers if found else None,
             repairs=repairs,
-            encoding=found.encoding if found else ENCODING_VERSION,
             likely=ledger.likely(),
         )
 

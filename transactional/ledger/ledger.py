@@ -232,7 +232,6 @@ class Ledger:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Ledger:
         """Return the ledger from the value of `to_json`. Attributes that an older snapshot lacks get their defaults."""
-        value = {"known": value["position"], **value}
         held = [each.name for each in fields(cls) if value.get(each.name) is not None]
         return cls(**{name: _READERS.get(name, copy)(value[name]) for name in held})
 
@@ -281,9 +280,9 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "restarts": lambda values: [RestartRecord(**each) for each in values],
     "rewinding": lambda value: Rewind(**value),
     "moved": lambda value: Moved(**value),
-    "restored": Origin.from_json,
+    "restored": lambda value: Origin(**value),
     "restoring": RestoreBegun.from_json,
-    "runs": _numbered(lambda value: RunRecord(**{"binding": False, **value})),  # missing in older snapshots
+    "runs": _numbered(lambda value: RunRecord(**value)),
     "batches": _numbered(_batch),
     "checkpoints": _numbered(CheckpointRecord.from_json),
     "logs": _numbered(str),

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ExpectedPart, PartKey
-from transactional.digest import ENCODING_VERSION, encoding_of
 from transactional.ledger.states import CheckpointState
 from transactional.ledger.written import Written
 
@@ -40,7 +39,7 @@ class RunRecord:
     setup: dict[str, Any] = field(default_factory=dict)
     # The checkpoint from which this run restored the hooks; 0 if there was no checkpoint. None until the hooks are restored.
     restored: int | None = None
-    # The state of the store when the run began, as `history_seen` returned it. None in an older format.
+    # The state of the store when the run began, as `history_seen` returned it.
     seen: dict[str, Any] | None = None
     # True if the store must not hold more than the journal knows. False after an operator has accepted the store as it is.
     binding: bool = True
@@ -143,15 +142,8 @@ class BatchRecord:
     parts: list[PartRecord]
     checkpoint: int | None = None
     time: int = 0
-    # For a batch write: a record of the rows. None if the rows are unknown, because an earlier format did not keep the record
-    # or because an operator has accepted a difference.
+    # For a batch write: a record of the rows. None if the rows are unknown, because an operator has accepted a difference.
     written: Written | None = None
-
-    @property
-    def encoding(self) -> int:
-        """The encoding of the recorded digests. The tasks of a replay use the same encoding for their digests."""
-        digests = [part.digest for part in self.parts] + ([self.written.digest] if self.written else [])
-        return min((known for known in map(encoding_of, digests) if known is not None), default=ENCODING_VERSION)
 
 
 @dataclass
@@ -170,7 +162,7 @@ class CheckpointRecord:
     settled_at: int | None = None  # When all its rows were known to be visible; None before that.
     bytes: int = 0
     handles: int = 0
-    reason: str = ""  # Name of the `ClosingReason`; empty if an older format did not keep it.
+    reason: str = ""  # Name of the `ClosingReason`.
     # The states of the checkpoint hooks, in base64, by the hooks' identifiers.
     hooks: dict[str, str] = field(default_factory=dict)
     # The positions of the rows in the store, as `ReportsOutput.output` returned them.
@@ -278,8 +270,3 @@ class Origin:
     batch: int
     position: int  # The `Ledger.position` of this journal when it was opened.
     claim: bool  # True if the query itself continues here, False if this location is a copy.
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Origin:
-        """Return the record from a snapshot. Ignore the key ``allowed`` of older releases: it is now an option of the query."""
-        return cls(**{key: each for key, each in value.items() if key != "allowed"})

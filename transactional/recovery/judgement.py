@@ -115,7 +115,7 @@ def committed_behind(
 ) -> list[int]:
     """Return the micro-batches of a decided checkpoint that come after the first lost one, but are committed at least in part.
 
-    This release commits in order, so there are none, unless an older release or another tool has committed them.
+    Commits are in order, so there are none, unless another tool has committed them.
     """
     committed = [part for part, state in states if state.outcome is Outcome.COMMITTED]
     committed += [part for part in ledger.parts_of(checkpoint) if part.committed]

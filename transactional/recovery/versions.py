@@ -7,15 +7,16 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 
 from transactional.checkpoint import Acknowledgement
+from transactional.digest import ENCODING_VERSION
 from transactional.errors import (
     FencedError,
+    JournalError,
     LocationError,
     ReplayMismatchError,
     RetriableError,
     RewindRequiredError,
 )
 from transactional.ledger import BatchRecord, Ledger, Written
-from transactional.recovery.rows import check_encoding
 
 
 def check_version(ledger: Ledger, version: int) -> None:
@@ -63,8 +64,8 @@ def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], versi
         batch=version,
         recorded=before.rows,
         found=now.rows,
-        recordedDigest=before.digest or "unknown",
-        foundDigest=now.digest or "unknown",
+        recordedDigest=before.digest,
+        foundDigest=now.digest,
     )
 
 
@@ -81,11 +82,10 @@ def _alike(version: int, before: tuple[int, str], now: tuple[int, str]) -> bool:
     (rows, digest), (read, found) = before, now
     if rows != read:
         return False
-    unknown = not (digest and found)  # a newer release encoded the rows
-    if unknown or not rows or digest == found:
-        return True
-    check_encoding(f"the digest of txnVersion {version}", digest, found)
-    return False
+    if rows and not digest:
+        what, known = f"the digest of txnVersion {version}", f"encoding {ENCODING_VERSION}"
+        raise JournalError("FORMAT_UNKNOWN", what=what, found="another encoding", known=known)
+    return not rows or digest == found
 
 
 def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:

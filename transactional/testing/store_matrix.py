@@ -14,6 +14,7 @@ from transactional.barrier import SourceLine
 from transactional.capabilities import Routes
 from transactional.checkpoint import Acknowledgement, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.digest import RowDigest
 from transactional.entries import Request
 from transactional.errors import (
     FencedError,
@@ -300,7 +301,7 @@ class _Query:
         return [Acknowledgement(plan.token, batch, 0, 0, plan.drains(0), parts, plan.sources)]
 
     def _part(self, sink: TwoPhaseCommitSink[Any, Any], plan: TaskPlan, route: str, rows: pa.RecordBatch) -> Part:
-        digest = plan.digest(0, route)
+        digest = RowDigest()
         digest.update(rows)
         handle = None
         if not plan.drains(0):

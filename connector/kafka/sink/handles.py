@@ -14,7 +14,7 @@ from connector.kafka.client.topics import Partition
 from transactional.errors import StoreError
 
 FORMAT: Final = 2
-"""The version of `KafkaHandle`. Format 1, from earlier releases, can still be read. Any other format is refused."""
+"""The version of `KafkaHandle`. Any other format is refused."""
 
 Key = tuple[str, int, int]
 """Transactional id, producer id and epoch."""
@@ -70,26 +70,20 @@ class Prepared:
 
 
 def parse_handle(handle: Mapping[str, Any]) -> Prepared:
-    """Parse a handle of this format or of an earlier one."""
+    """Parse a handle."""
     version = handle.get("format")
-    if version == FORMAT:
-        written = tuple(
-            Witness(Partition(name, number), handle["topics"][name], offset, epoch)
-            for name, entries in sorted(handle["written"].items())
-            for number, offset, epoch in entries
-        )
-    elif version == 1:
-        written = tuple(
-            Witness(Partition(entry["topic"], entry["partition"]), entry["topicId"], entry["offset"])
-            for entry in handle["witnesses"]
-        )
-    else:
+    if version != FORMAT:
         raise StoreError(
             "FORMAT_UNKNOWN",
             what=f"The handle of {handle.get('transactionalId')}",
             found=f"format {version}",
-            known=f"formats 1 and {FORMAT}",
+            known=f"format {FORMAT}",
         )
+    written = tuple(
+        Witness(Partition(name, number), handle["topics"][name], offset, epoch)
+        for name, entries in sorted(handle["written"].items())
+        for number, offset, epoch in entries
+    )
     return Prepared(
         cast("KafkaHandle", handle),
         handle["transactionalId"],

@@ -112,7 +112,7 @@ class Query:
             TransactionContext("q", batch, 0, 0, self.prefix, f"{batch}{driver}", plan.token)
         )
         sink.write(transaction, pa.record_batch([pa.array([batch])], schema=SCHEMA))
-        part = Part(0, dict(sink.preCommit(transaction)), 1, 8, "1:0")
+        part = Part(0, dict(sink.preCommit(transaction)), 1, 8, "2:0")
         return [Acknowledgement(plan.token, batch, 0, 0, False, [part], plan.sources)]
 
     def values(self) -> list[int]:

@@ -217,24 +217,6 @@ def test_what_the_coordinator_calls_open_is_always_ended_by_an_abort(name: str, 
     assert bool(cluster.initialised) is (version < 5)
 
 
-def test_a_handle_of_an_earlier_release_is_looked_at_in_its_partitions_too() -> None:
-    """Format 1 has no leaders' epochs: only rows that were cut off can't be seen by them."""
-    new = prepared(partitions=2)
-    witnesses = [
-        {
-            "topic": part.partition.topic,
-            "topicId": part.topic_id,
-            "partition": part.partition.number,
-            "offset": part.offset,
-        }
-        for part in new.written
-    ]
-    old = parse_handle({**new.handle, "format": 1, "witnesses": witnesses})
-    cluster = found_later(LATER["open, with a part aborted from outside"], 5, old)
-    assert cluster.ender().look([old])[0].outcome is LOST
-    assert {probe.leader_epoch for probe in cluster.probes} == {-1}
-
-
 def test_what_is_lost_in_part_is_never_committed_below_version_5() -> None:
     transaction = prepared(version=4, partitions=2)
     cluster = found_later(LATER["open, with a part aborted from outside"], 4, transaction)

@@ -41,19 +41,12 @@ def test_a_handle_is_the_same_after_json() -> None:
     assert prepared.key == ("q.0.1", 2**40, 0)
 
 
-def test_a_handle_of_format_1_is_read_without_the_leaders_epochs() -> None:
-    """A journal of an earlier release has it."""
-    old = {key: value for key, value in HANDLE.items() if key not in ("topics", "written")}
-    old |= {"format": 1, "witnesses": [{"topic": "out", "topicId": TOPIC, "partition": 3, "offset": 7}]}
-    assert parse_handle(old).written == (Witness(Partition("out", 3), TOPIC, 7, -1),)
-
-
 @pytest.mark.parametrize(("version", "epoch"), [(5, 1), (4, 0), (2, 0)])
 def test_only_version_5_ends_a_transaction_at_the_next_epoch(version: int, epoch: int) -> None:
     assert parse_handle({**HANDLE, "endTxnVersion": version}).ended_epoch == epoch
 
 
-@pytest.mark.parametrize("version", [0, 3, None])
+@pytest.mark.parametrize("version", [0, 1, 3, None])
 def test_a_handle_of_another_format_is_refused_by_name(version: int | None) -> None:
     with pytest.raises(StoreError, match="FORMAT_UNKNOWN"):
         parse_handle({**HANDLE, "format": version})
