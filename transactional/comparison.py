@@ -8,6 +8,7 @@ from typing import Any
 from transactional.errors import LocationError, StoreError
 from transactional.history import History, history_of
 from transactional.journal import Journal
+from transactional.ledger import RunRecord
 from transactional.ownership import moved_on
 from transactional.sink import TwoPhaseCommitSink, history_seen, routes_of
 
@@ -23,9 +24,7 @@ def compare_histories(
     journal: Journal,
     sink: TwoPhaseCommitSink[Any, Any],
     queryId: str,
-    name: str,
-    prefix: str,
-    identity: Mapping[str, str],
+    run: RunRecord,
     *,
     rewind: bool = False,
 ) -> tuple[History, Mapping[str, Any]]:
@@ -41,8 +40,8 @@ def compare_histories(
     sink : TwoPhaseCommitSink
     queryId : str
         The id of the query, without the suffix of an adopted copy.
-    name, prefix, identity
-        The sink's format name, the prefix and the store's identity of the run for which the histories are compared.
+    run : RunRecord
+        The run for which the histories are compared: only its sink, prefix and identity count.
     rewind : bool
         True before a rewind.
 
@@ -65,7 +64,7 @@ def compare_histories(
     while True:
         ledger = journal.ledger
         position, query = ledger.position, ledger.identity(queryId)
-        history = history_of(ledger, query, name, prefix, identity, routes_of(sink), rewind=rewind)
+        history = history_of(ledger, query, run, routes_of(sink), rewind=rewind)
         try:
             return history, history_seen(sink, history)
         except LocationError:

@@ -78,9 +78,7 @@ class History:
 def history_of(
     ledger: Ledger,
     queryId: str,
-    sink: str,
-    prefix: str,
-    identity: Mapping[str, str],
+    asked: RunRecord,
     routes: Sequence[str] = ONE,
     *,
     rewind: bool = False,
@@ -93,13 +91,14 @@ def history_of(
         The journal's ledger.
     queryId : str
         The id of the query (see `TransactionContext`).
-    sink, prefix, identity, routes
-        The new run's sink, prefix, store identity and routes. Earlier runs on another store or under another prefix count only
+    asked : RunRecord
+        The new run: only its sink, prefix and identity count. Earlier runs on another store or under another prefix count only
         for `newest` and `former`.
+    routes : Sequence[str]
+        The new run's routes.
     rewind : bool
         True before a rewind.
     """
-    asked = RunRecord(0, "", "", sink, "", prefix, dict(identity))
     decided = [part for checkpoint in ledger.unsettled() for part in ledger.parts_of(checkpoint)]
     prepared = [part for record in ledger.undecided() for part in record.parts] if rewind else []
     found = {route: _history(ledger, queryId, asked, route, [*decided, *prepared]) for route in {"", *routes}}

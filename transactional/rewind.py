@@ -149,9 +149,7 @@ class Rewinder:
         if run is None or not all(self._sink.isThere(route) for route in routes_of(self._sink)):
             return None
         try:
-            compare_histories(
-                self._journal, self._sink, self._query_id, run.sink, run.prefix, run.identity, rewind=True
-            )
+            compare_histories(self._journal, self._sink, self._query_id, run, rewind=True)
         except PutBackError as older:
             return older
         except StoreUnreachableError:

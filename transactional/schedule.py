@@ -33,8 +33,7 @@ class Schedule:
         last: CheckpointBarrier | None,
         now: int,
         *,
-        rows_now: bool,
-        rows_since: bool = False,
+        rows: bool,
         empty: int = 0,
         completed: int | None = None,
         at_target: bool = False,
@@ -50,10 +49,8 @@ class Schedule:
             The last barrier; None if there was none.
         now : int
             The current time, in milliseconds since the epoch.
-        rows_now : bool
-            True if the micro-batch has rows.
-        rows_since : bool
-            True if earlier micro-batches after the last barrier have rows.
+        rows : bool
+            True if the micro-batch has rows, or if earlier micro-batches after the last barrier have.
         empty : int
             The number of empty barriers since the last one with rows.
         completed : int or None
@@ -61,7 +58,6 @@ class Schedule:
         at_target : bool
             True if the query ends after this micro-batch, because all available rows are read.
         """
-        rows = rows_now or rows_since
         if at_target:
             ended = last is None or last.kind is BarrierKind.FINAL
             return BarrierKind.FINAL if rows or not ended else None

@@ -83,7 +83,7 @@ def _check_target(journal: Journal, sink: TwoPhaseCommitSink[Any, Any], query_id
     try:
         must_be_there(sink, settled)
         if all(sink.isThere(route) for route in routes_of(sink) if route not in settled):
-            _, seen = compare_histories(journal, sink, query_id, run.sink, run.prefix, run.identity)
+            _, seen = compare_histories(journal, sink, query_id, run)
             if "checkpoint" in seen:
                 yield good("target", f"{sink.name()} has the query's rows up to checkpoint {seen['checkpoint']}")
     except TwoPhaseCommitError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from connector.schema_registry.columns import subject_name
@@ -85,7 +86,8 @@ def encode_avro(
 
     from connector.schema_registry.avro_encoder import AvroEncoder
 
-    encoder = AvroEncoder(_definition(registry, topic, record, subject, key, version, schema, schema_id, "AVRO"))
+    choice = _Choice(topic, record, subject, key, version, schema, schema_id)
+    encoder = AvroEncoder(choice.definition(Registry(registry), "AVRO"))
 
     def encode_avro(value: Any) -> Any:
         return encoder(value)
@@ -119,7 +121,8 @@ def encode_json(
 
     from connector.schema_registry.json_values import json_type
 
-    definition = _definition(registry, topic, record, subject, key, version, schema, schema_id, "JSON")
+    choice = _Choice(topic, record, subject, key, version, schema, schema_id)
+    definition = choice.definition(Registry(registry), "JSON")
     json_type(definition)
     value = f.col(column) if isinstance(column, str) else column
     text = f.to_json(value, _ALL_DIGITS)
@@ -129,45 +132,39 @@ def encode_json(
     return f.when(is_changed, f.raise_error(f.lit(str(refusal)))).otherwise(encoded)
 
 
-def _definition(
-    registry: Mapping[str, Any],
-    topic: str | None,
-    record: str | None,
-    subject: str | None,
-    key: bool,
-    version: int | str,
-    schema: str | Mapping[str, Any] | None,
-    schema_id: int | None,
-    kind: str,
-) -> Definition:
-    asked = Registry(registry)
-    if schema_id is not None:
-        if topic or record or subject or schema is not None:
-            expected = "schema_id without a subject or a schema: the id alone names the schema"
-            raise OptionError(
-                "INVALID_OPTION",
-                owner="The registry's encoder",
-                option="schema_id",
-                value=schema_id,
-                expectation=expected,
-            )
+@dataclass(frozen=True)
+class _Choice:
+    """The arguments that choose a schema; see `encode_avro`."""
+
+    topic: str | None
+    record: str | None
+    subject: str | None
+    key: bool
+    version: int | str
+    schema: str | Mapping[str, Any] | None
+    schema_id: int | None
+
+    def definition(self, registry: Registry, kind: str) -> Definition:
+        """Return the schema, which must be of this kind: AVRO or JSON."""
+        if self.schema_id is not None:
+            return self._by_id(registry, self.schema_id, kind)
+        name = self.subject or subject_name(self.topic, self.record, key=self.key)
+        if self.schema is None:
+            return registry.subject(name, self.version, kind)
+        return registry.register(name, self.schema if isinstance(self.schema, str) else json.dumps(self.schema), kind)
+
+    def _by_id(self, registry: Registry, schema_id: int, kind: str) -> Definition:
+        if self.topic or self.record or self.subject or self.schema is not None:
+            raise self._invalid("schema_id without a subject or a schema: the id alone names the schema")
         try:
-            definition = asked.schema(schema_id)
+            definition = registry.schema(schema_id)
         except UnknownSchemaError:
-            expected = f"the id of a schema that exists at {asked.url}"
-            raise OptionError(
-                "INVALID_OPTION",
-                owner="The registry's encoder",
-                option="schema_id",
-                value=schema_id,
-                expectation=expected,
-            ) from None
+            raise self._invalid(f"the id of a schema that exists at {registry.url}") from None
         if definition.kind != kind:
-            reason = f"schema {schema_id} at {asked.url} is of type {definition.kind}, not {kind}"
+            reason = f"schema {schema_id} at {registry.url} is of type {definition.kind}, not {kind}"
             raise OptionError("UNSUPPORTED_SCHEMA", reason=reason, found=definition.kind)
         return definition
-    name = subject or subject_name(topic, record, key=key)
-    if schema is None:
-        return asked.subject(name, version, kind)
-    text = schema if isinstance(schema, str) else json.dumps(schema)
-    return asked.register(name, text, kind)
+
+    def _invalid(self, expected: str) -> OptionError:
+        named = {"owner": "The registry's encoder", "option": "schema_id", "value": self.schema_id}
+        return OptionError("INVALID_OPTION", **named, expectation=expected)

@@ -21,6 +21,9 @@ from transactional.restore import cut
 from transactional.sink import Cutoff, Options
 from transactional.testing import MemoryTransactions, RecordingSink
 
+ASKED = RunRecord(0, "", "", "x", "", "p", {})
+"""The run that asks for its history."""
+
 SCHEMA = pa.schema([("n", pa.int64())])
 
 
@@ -357,10 +360,10 @@ def test_the_stamp_is_the_highest_of_all_checkpoints_and_outlives_them() -> None
         place.append(EntryKind.SETTLED, {**settled(2 + 2 * batch), "stamp": stamp})
     journal = place.journal()
     journal.fold(every=1)
-    assert history_of(place.journal().ledger, "q", "x", "p", {}).stamp == 9
+    assert history_of(place.journal().ledger, "q", ASKED).stamp == 9
     place.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2})
     place.append(EntryKind.REWIND_DONE, {"begun": 8, "batch": 0, "keep": None})
-    assert history_of(place.journal().ledger, "q", "x", "p", {}).stamp == 9
+    assert history_of(place.journal().ledger, "q", ASKED).stamp == 9
 
 
 def test_every_handle_of_an_unsettled_checkpoint_is_named_also_of_a_part_that_was_repaired() -> None:
@@ -374,15 +377,15 @@ def test_every_handle_of_an_unsettled_checkpoint_is_named_also_of_a_part_that_wa
         (EntryKind.VERDICT, {"checkpoint": 2, "run": 1, "parts": [verdict]}),
         (EntryKind.REPAIR, {"checkpoint": 2, "run": 1, "parts": [repair]}),
     )
-    assert history_of(found, "q", "x", "p", {}).handles == [{"n": 0}, {"n": 5}, {"n": 1}]
+    assert history_of(found, "q", ASKED).handles == [{"n": 0}, {"n": 5}, {"n": 1}]
 
 
 def test_a_rewind_finds_out_itself_whether_another_program_has_committed_what_is_prepared() -> None:
     """So a commit of it is no evidence that the location is an older copy."""
     place = Place()
     found = ledger_of(place, (EntryKind.RUN, run_body()), (EntryKind.PREPARED, recorded(0, [part(0)], None)))
-    assert history_of(found, "q", "x", "p", {}).handles == []
-    assert history_of(found, "q", "x", "p", {}, rewind=True).handles == [{"n": 0}]
+    assert history_of(found, "q", ASKED).handles == []
+    assert history_of(found, "q", ASKED, rewind=True).handles == [{"n": 0}]
 
 
 def test_only_decisions_raise_the_highest_known_id() -> None:
@@ -395,7 +398,7 @@ def test_only_decisions_raise_the_highest_known_id() -> None:
         (EntryKind.REQUEST, {"what": "checkpoint"}),
         (EntryKind.REWIND_BEGUN, {"checkpoint": None}),
     )
-    assert (found.position, found.known, history_of(found, "q", "x", "p", {}).known) == (5, 2, 2)
+    assert (found.position, found.known, history_of(found, "q", ASKED).known) == (5, 2, 2)
     found = ledger_of(place, (EntryKind.REWIND_DONE, {"begun": 5, "batch": -1, "keep": None}))
     assert (found.checkpoints, found.known) == ({}, 2), "a store may still hold what a rewind has taken back"
     assert ledger_of(place, (EntryKind.RUN, run_body(above=40))).known == 40
@@ -405,12 +408,12 @@ def test_a_resolved_part_and_a_restored_savepoint_leave_nothing_to_judge() -> No
     place = Place()
     decided = (EntryKind.RUN, run_body()), (EntryKind.DECIDED, recorded(0, [part(0)], []))
     found = ledger_of(place, *decided)
-    assert history_of(found, "q", "x", "p", {}).binding
+    assert history_of(found, "q", ASKED).binding
     resolve = {"checkpoint": 2, "batch": 0, "partition": 0, "decision": "accept-duplicates"}
-    assert not history_of(ledger_of(place, (EntryKind.RESOLVE, resolve)), "q", "x", "p", {}).binding
+    assert not history_of(ledger_of(place, (EntryKind.RESOLVE, resolve)), "q", ASKED).binding
     other = Place()
     saved = cut(ledger_of(other, *decided, (EntryKind.SETTLED, settled(2))), 2)
     claimed = restored(saved, 2, True, "/new", 10)
     assert claimed.runs
-    assert not history_of(claimed, "q", "x", "p", {}).binding
-    assert not history_of(restored(saved, 2, False, "/new", 10), "q", "x", "p", {}).binding
+    assert not history_of(claimed, "q", ASKED).binding
+    assert not history_of(restored(saved, 2, False, "/new", 10), "q", ASKED).binding

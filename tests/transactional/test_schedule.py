@@ -19,38 +19,37 @@ LAST = CheckpointBarrier(7, CHECKPOINT, AT)
 
 def due(schedule: Schedule, after: int, last: CheckpointBarrier | None = LAST, **more: Any) -> BarrierKind | None:
     """Ask so many milliseconds after the last barrier; no rows unless they are told."""
-    return schedule.due(last, AT + after, **{"rows_now": False, **more})
+    return schedule.due(last, AT + after, **{"rows": False, **more})
 
 
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule(60_000, 60_000)])
 def test_the_first_micro_batch_with_rows_carries_a_barrier_whatever_the_interval(schedule: Schedule) -> None:
-    assert due(schedule, 0, None, rows_now=True) is CHECKPOINT
+    assert due(schedule, 0, None, rows=True) is CHECKPOINT
     assert due(schedule, 10**9, None) is None
 
 
 def test_without_an_interval_every_micro_batch_with_rows_carries_one_at_once() -> None:
-    assert due(Schedule(), 0, rows_now=True) is CHECKPOINT
+    assert due(Schedule(), 0, rows=True) is CHECKPOINT
     assert due(Schedule(), 0) is None
 
 
-@pytest.mark.parametrize("rows", [{"rows_now": True}, {"rows_since": True}, {"rows_now": True, "rows_since": True}])
 @pytest.mark.parametrize("empty", [0, 1, EMPTY_BARRIERS])
-def test_rows_now_or_since_the_last_barrier_wait_for_the_interval(rows: dict[str, Any], empty: int) -> None:
+def test_rows_wait_for_the_interval(empty: int) -> None:
     schedule = Schedule(3000)
-    assert due(schedule, 2999, empty=empty, **rows) is None
-    assert due(schedule, 3000, empty=empty, **rows) is CHECKPOINT
+    assert due(schedule, 2999, empty=empty, rows=True) is None
+    assert due(schedule, 3000, empty=empty, rows=True) is CHECKPOINT
 
 
 def test_the_pause_counts_from_the_end_of_the_checkpoint() -> None:
     schedule = Schedule(3000, 2000)
-    assert due(schedule, 5999, rows_now=True, completed=AT + 4000) is None
-    assert due(schedule, 6000, rows_now=True, completed=AT + 4000) is CHECKPOINT
-    assert due(schedule, 2500, rows_now=True, completed=AT) is None, "the interval counts all the same"
+    assert due(schedule, 5999, rows=True, completed=AT + 4000) is None
+    assert due(schedule, 6000, rows=True, completed=AT + 4000) is CHECKPOINT
+    assert due(schedule, 2500, rows=True, completed=AT) is None, "the interval counts all the same"
 
 
 def test_the_pause_counts_from_the_barrier_where_nobody_saw_its_checkpoint_completed() -> None:
-    assert due(Schedule(0, 2000), 1999, rows_now=True) is None
-    assert due(Schedule(0, 2000), 2000, rows_now=True) is CHECKPOINT
+    assert due(Schedule(0, 2000), 1999, rows=True) is None
+    assert due(Schedule(0, 2000), 2000, rows=True) is CHECKPOINT
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_the_empty_barrier_keeps_the_pause_too() -> None:
 
 def test_a_clock_that_went_back_lets_nothing_wait() -> None:
     schedule = Schedule(3000, 3000)
-    assert due(schedule, -1, rows_now=True, completed=AT + 10) is CHECKPOINT
+    assert due(schedule, -1, rows=True, completed=AT + 10) is CHECKPOINT
     assert due(schedule, -1, completed=AT + 10) is CHECKPOINT
     assert due(schedule, -1, empty=EMPTY_BARRIERS) is None
 
@@ -82,13 +81,13 @@ def test_a_clock_that_went_back_lets_nothing_wait() -> None:
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule(60_000, 60_000)])
 def test_at_its_target_a_query_ends_with_a_final_barrier(schedule: Schedule) -> None:
     final = CheckpointBarrier(7, FINAL, AT)
-    assert due(schedule, 0, rows_now=True, at_target=True) is FINAL
-    assert due(schedule, 0, None, rows_now=True, at_target=True) is FINAL
-    assert due(schedule, 0, final, rows_now=True, at_target=True) is FINAL
+    assert due(schedule, 0, rows=True, at_target=True) is FINAL
+    assert due(schedule, 0, None, rows=True, at_target=True) is FINAL
+    assert due(schedule, 0, final, rows=True, at_target=True) is FINAL
     # Nothing new; the run before read everything, and its end is not a final barrier.
     assert due(schedule, 0, at_target=True) is FINAL
     assert due(schedule, 0, empty=1, at_target=True) is FINAL
-    assert due(schedule, 0, final, rows_since=True, at_target=True) is FINAL
+    assert due(schedule, 0, final, rows=True, at_target=True) is FINAL
     # Its end is one, or it never had a row.
     assert due(schedule, 10**9, final, at_target=True) is None
     assert due(schedule, 10**9, None, at_target=True) is None
@@ -109,8 +108,7 @@ class Source:
         kind = schedule.due(
             known.last,
             now,
-            rows_now=rows,
-            rows_since=known.rows_since,
+            rows=rows or known.rows_since,
             empty=known.empty,
             completed=known.completed,
         )

@@ -156,9 +156,8 @@ class Claimant:
         """
         settings, view = self._settings, self._session.view
         try:
-            history, seen = compare_histories(
-                self._journal, self._sink, view.queryId, settings.sink, settings.prefix, identity
-            )
+            asked = RunRecord(0, "", "", settings.sink, "", settings.prefix, dict(identity))
+            history, seen = compare_histories(self._journal, self._sink, view.queryId, asked)
         except PutBackError as refused:
             if view.gaps:  # a batch write has no logs to adopt
                 raise PutBackError("VERSIONS_PUT_BACK", **refused.parameters) from None

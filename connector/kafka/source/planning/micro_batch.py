@@ -86,8 +86,7 @@ def next_offset(available: Available, limit: int | None, timing: Timing, aim: Ai
     kind = schedule.due(
         before.barrier,
         timing.now,
-        rows_now=rows_now or moved,
-        rows_since=before.barrier_rows,
+        rows=rows_now or moved or before.barrier_rows,
         empty=before.barrier_empty,
         completed=timing.completed,
         at_target=timing.ends and end == available.ends,
