@@ -32,7 +32,7 @@ Rows = Callable[[str, str], "Sequence[tuple[str, str]]"]
 class Reading:
     """What a query reads and makes of it; see `Work` for the rest."""
 
-    options: Mapping[str, str]  # Of the source.
+    sources: Sequence[Mapping[str, str]]  # The options of each source.
     rows: Rows
 
 
@@ -50,29 +50,49 @@ class SourcedEngine(Engine):
     def __init__(self, work: Work, reading: Reading, *, available_now: bool = False) -> None:
         super().__init__(work)
         self._reading = reading
-        self.reader = BarrierKafkaStreamReader(parse_read_options(reading.options, "stream"))
-        if available_now:
-            self.reader.prepareForTriggerAvailableNow()
+        self.readers = [BarrierKafkaStreamReader(parse_read_options(each, "stream")) for each in reading.sources]
+        for reader in self.readers if available_now else ():
+            reader.prepareForTriggerAvailableNow()
+
+    @property
+    def reader(self) -> BarrierKafkaStreamReader:
+        """The only source."""
+        (reader,) = self.readers
+        return reader
+
+    def stop(self) -> None:
+        """Close the sources' clients."""
+        for reader in self.readers:
+            reader.stop()
+
+    def ends(self, batch: int) -> list[dict[str, Any]]:
+        """Where each source was at the end of a micro-batch."""
+        if batch < 0:
+            return [reader.initialOffset() for reader in self.readers]
+        lines = (Path(self.work.location) / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines[2:]]
 
     def end(self, batch: int) -> dict[str, Any]:
-        """Where a micro-batch has ended."""
-        if batch < 0:
-            return self.reader.initialOffset()
-        lines = (Path(self.work.location) / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
-        found: dict[str, Any] = json.loads(lines[-1])
-        return found
+        """Where the only source was at the end of a micro-batch."""
+        (end,) = self.ends(batch)
+        return end
 
     def _line(self, batch: int) -> str | None:
-        start = self.end(batch - 1)
-        end = json.loads(json.dumps(self.reader.latestOffset(start, self.reader.getDefaultReadLimit())))
-        return None if end == start else json.dumps(end)
+        starts = self.ends(batch - 1)
+        ends = [
+            json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+            for reader, start in zip(self.readers, starts, strict=True)
+        ]
+        return None if ends == starts else "\n".join(map(json.dumps, ends))
 
     def _rows(self, batch: int) -> Sequence[Iterator[pa.RecordBatch]]:
-        parts = self.reader.partitions(self.end(batch - 1), self.end(batch))
-        return [self._task_rows(part) for part in parts] or [iter(())]
+        tasks: list[Iterator[pa.RecordBatch]] = []
+        for reader, start, end in zip(self.readers, self.ends(batch - 1), self.ends(batch), strict=True):
+            tasks += [self._task_rows(reader, part) for part in reader.partitions(start, end)]
+        return tasks or [iter(())]
 
-    def _task_rows(self, part: Any) -> Iterator[pa.RecordBatch]:
-        for read in self.reader.read(part):
+    def _task_rows(self, reader: BarrierKafkaStreamReader, part: Any) -> Iterator[pa.RecordBatch]:
+        for read in reader.read(part):
             rows = [
                 row
                 for topic, value in zip(read.column("topic").to_pylist(), read.column("value").to_pylist(), strict=True)
@@ -98,6 +118,9 @@ class Stage:
     partitions: int = 2  # Of its topic.
     options: Mapping[str, str] = field(default_factory=dict)  # Further ones, of the source.
     follows: bool = True  # Whether it aligns on the marks of its inputs.
+    # Whether it has a source for each input; they agree on cuts unless `agrees` is false.
+    divided: bool = False
+    agrees: bool = True
 
     def __post_init__(self) -> None:
         unique = f"{self.name}-{uuid.uuid4().hex[:8]}"
@@ -112,18 +135,16 @@ class Stage:
             "transactionalIdPrefix": unique,
         }
         self.work = Work(str(self.folder / unique), sink, batches=1_000_000, partitions=self.partitions)
-        follows = {"alignOn": ",".join(each.barriers for each in self.inputs)} if self.follows else {}
-        self.reading = Reading(
-            {
-                **servers,
-                "subscribe": ",".join(each.topic for each in self.inputs),
-                "startingOffsets": "earliest",
-                "fetchOffset.retryIntervalMs": "50",
-                **follows,
-                **self.options,
-            },
-            self.rows,
-        )
+        common = {**servers, "startingOffsets": "earliest", "fetchOffset.retryIntervalMs": "50", **self.options}
+        if self.divided and self.agrees:
+            common["checkpointLocation"] = self.work.location
+        parts = [[each] for each in self.inputs] if self.divided else [self.inputs]
+        sources = []
+        for part in parts:
+            barriers = ",".join(each.barriers for each in (self.inputs if self.agrees else part))
+            follows = {"alignOn": barriers} if self.follows else {}
+            sources.append({**common, "subscribe": ",".join(each.topic for each in part), **follows})
+        self.reading = Reading(sources, self.rows)
 
     def run(self, micro_batches: int = 1_000_000, *, error: bool = False) -> None:
         """Live until there is nothing to read, or this many more micro-batches are committed."""
@@ -132,11 +153,11 @@ class Stage:
         try:
             engine.run(done + micro_batches, error=error)
         finally:
-            engine.reader.stop()
+            engine.stop()
 
     def with_options(self, **options: str) -> Stage:
         """Other options of the source, from now on."""
-        self.reading = replace(self.reading, options={**self.reading.options, **options})
+        self.reading = replace(self.reading, sources=[{**each, **options} for each in self.reading.sources])
         return self
 
     def marks(self) -> list[dict[str, Any]]:
@@ -176,7 +197,7 @@ def read_rows(servers: str, topic: str) -> list[tuple[int, int, str]]:
             place = TopicPartition(topic, number, 0)
             _, high = consumer.get_watermark_offsets(place, timeout=30)
             consumer.assign([place])
-            while consumer.position([place])[0].offset < high:
+            while high and consumer.position([place])[0].offset < high:
                 messages = [message for message in consumer.consume(1000, 0.05) if message.error() is None]
                 found += [(number, int(each.offset() or 0), (each.value() or b"").decode()) for each in messages]
     return found

@@ -23,6 +23,7 @@ from integration.cycles import Anomaly, Transaction, check_serializable
 from integration.dag import Stage, write_rows
 from integration.driver_process import Faults
 from transactional import faults
+from transactional.coordinator import decision, planning
 from transactional.errors import StoreError
 from transactional.faults import InjectedFault
 
@@ -103,6 +104,14 @@ class Diamond:
     def stages(self) -> tuple[Stage, Stage, Stage, Stage]:
         return self.a, self.b, self.c, self.d
 
+    def divide(self, *, agrees: bool = True) -> None:
+        """Give C and D a source for each input."""
+        for stage in (self.c, self.d):
+            stage.divided, stage.agrees = True, agrees
+            stage.__post_init__()
+        self.d.inputs = [self.c, self.s]
+        self.d.__post_init__()
+
     def check(self, least: int) -> None:
         """Every checkpoint of C and of D holds what S had at its barrier, each row once; and all of S is there in the end."""
         for stage, also in ((self.c, False), (self.d, True)):
@@ -170,9 +179,14 @@ def test_a_join_holds_exactly_what_the_origin_had_at_a_barrier(diamond: Diamond)
     diamond.check_order()
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("seed", range(1, 12))
-def test_a_join_is_right_whoever_dies_at_any_moment(diamond: Diamond, seed: int) -> None:
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize(
+    "seed", [seed if seed == 1 else pytest.param(seed, marks=pytest.mark.matrix) for seed in range(1, 12)]
+)
+def test_a_join_is_right_whoever_dies_at_any_moment(diamond: Diamond, seed: int, divided: bool) -> None:
+    """With one source for both inputs, or with a source for each (``divided``), as a stream-stream join has."""
+    if divided:
+        diamond.divide()
     chance = random.Random(seed)
     deaths = 0
     for _ in range(12):
@@ -208,6 +222,18 @@ def test_checkpoints_without_alignment_are_torn(diamond: Diamond) -> None:
     """What the alignment prevents, with the same queries: the check finds it."""
     diamond.c.follows = False
     diamond.c.__post_init__()
+    feed_and_run(diamond)
+    with pytest.raises(Anomaly, match=r"a cycle|another read has"):
+        diamond.check_order()
+
+
+def test_checkpoints_of_several_sources_that_do_not_agree_are_torn(
+    diamond: Diamond, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, where each source of C follows barriers, but for itself. Otherwise it is refused (`NOT_ALIGNED`)."""
+    for module in (planning, decision):
+        monkeypatch.setattr(module, "check_schedule", lambda *_, **__: None)
+    diamond.divide(agrees=False)
     feed_and_run(diamond)
     with pytest.raises(Anomaly, match=r"a cycle|another read has"):
         diamond.check_order()

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
 
 from transactional.entry import canonical
@@ -56,22 +55,25 @@ class SourceLine:
     text: str  # The line as the engine wrote it.
     # The parsed line; None if the source has no barriers (it is not ``barrier-kafka``).
     offset: Mapping[str, Any] | None = field(default=None, compare=False)
+    # The source's name, with which the line began. Empty if the engine tells sources apart by their positions.
+    name: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> SourceLine:
+    def parse(cls, text: str, name: str = "") -> SourceLine:
         """Parse a line of any source. If a line of barrier-kafka is malformed, raise one of `transactional.entry.UNFIT`."""
         try:
             offset = json.loads(text)
         except ValueError:
             offset = None
         ours = isinstance(offset, dict) and offset.get("source") == "barrier-kafka"
-        line = cls(text, offset if ours else None)
+        line = cls(text, offset if ours else None, name)
         line.check()
         return line
 
     def check(self) -> None:
         """Read every part of the line once, so that a malformed line fails here, where the caller knows the file's name."""
-        _ = (self.barrier, self.topics, dict(self.topic_ids), self.longest_wait, self.is_within_cut, cut_of([self]))
+        _ = (self.barrier, self.ends, self.start, dict(self.topic_ids), self.longest_wait, is_between_cuts([self]))
+        _ = cut_of([self])
 
     @property
     def barrier(self) -> CheckpointBarrier | None:
@@ -83,6 +85,16 @@ class SourceLine:
     def topics(self) -> frozenset[str]:
         """The names of the topics whose positions the line contains."""
         return frozenset(self._of("topics") or ())
+
+    @property
+    def ends(self) -> dict[str, dict[str, int]]:
+        """Where the micro-batch ends: topic → partition number, as text → the offset of the next row."""
+        return _positions(self._of("topics"))
+
+    @property
+    def start(self) -> dict[str, dict[str, int]]:
+        """Where the micro-batch begins, in the form of `ends`."""
+        return _positions(self._of("start"))
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
@@ -109,11 +121,6 @@ class SourceLine:
         return found
 
     @property
-    def is_within_cut(self) -> bool:
-        """Whether the offset is between two barriers that the source follows. Then the micro-batch closes no checkpoint."""
-        return bool((self.cut or {}).get("toward"))
-
-    @property
     def meaning(self) -> str:
         """The text that must be equal when the micro-batch is replayed.
 
@@ -128,10 +135,30 @@ class SourceLine:
         return None if self.offset is None else self.offset.get(key)
 
 
+def _positions(value: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[str, int]]:
+    return {topic: {number: int(at) for number, at in of.items()} for topic, of in (value or {}).items()}
+
+
+def by_name(lines: Sequence[SourceLine]) -> dict[str, SourceLine]:
+    """Return a micro-batch's source lines by the sources' names.
+
+    A source without a name has its position, from 0, as its name. The engine does the same when it changes from positions to
+    names during the life of a query.
+    """
+    return {line.name or str(position): line for position, line in enumerate(lines)}
+
+
 def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[CheckpointBarrier]:
     """Return the barriers that a micro-batch's source lines have, but the previous micro-batch's lines do not."""
-    pairs = zip_longest((line.barrier for line in lines), (line.barrier for line in previous or ()))
+    before = {name: line.barrier for name, line in by_name(previous or ()).items()}
+    pairs = ((line.barrier, before.get(name)) for name, line in by_name(lines).items())
     return [new for new, old in pairs if new is not None and new != old]
+
+
+def is_between_cuts(lines: Sequence[SourceLine]) -> bool:
+    """Return whether a source is on its way to a cut, or two sources are at different cuts. Then no checkpoint closes."""
+    cuts = [cut for line in lines if (cut := line.cut)]
+    return any(cut.get("toward") for cut in cuts) or len({canonical(cut.get("marks", {})) for cut in cuts}) > 1
 
 
 def cut_of(lines: Sequence[SourceLine]) -> dict[str, Any] | None:
@@ -154,14 +181,16 @@ def cut_of(lines: Sequence[SourceLine]) -> dict[str, Any] | None:
 
 def sources_digest(lines: Sequence[SourceLine]) -> str:
     """Return the digest of a micro-batch's source lines: 32 hexadecimal digits, equal for every replay."""
-    return hashlib.sha256(canonical([line.meaning for line in lines]).encode()).hexdigest()[:32]
+    named = sorted([line.name, line.meaning] for line in lines if line.name)
+    meanings = [line.meaning for line in lines if not line.name]
+    return hashlib.sha256(canonical([*meanings, *named]).encode()).hexdigest()[:32]
 
 
 def closes_checkpoint(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> bool:
     """Return whether a micro-batch closes a checkpoint, according to its source lines."""
-    if any(line.is_within_cut for line in lines):
+    if is_between_cuts(lines):
         return False
-    barriers = [line.barrier for line in lines]
-    if previous is None or None in barriers or sources_digest(lines) == sources_digest(previous):
+    barriers = {name: line.barrier for name, line in by_name(lines).items()}
+    if previous is None or None in barriers.values() or sources_digest(lines) == sources_digest(previous):
         return True
-    return barriers != [line.barrier for line in previous]
+    return barriers != {name: line.barrier for name, line in by_name(previous).items()}

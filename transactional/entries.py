@@ -97,6 +97,7 @@ class Prepared(Fact):
     reason: str = field(default="", metadata=ALWAYS)
     hooks: Json = field(default_factory=dict, metadata=ALWAYS)
     log: str = field(default="", metadata=RARE)
+    left: Json | None = field(default=None, metadata=RARE)
 
     def decided(self, **more: Any) -> Decided:
         """Return the decision of the checkpoint that this micro-batch closes. `more` has the fields that only `Decided` has."""

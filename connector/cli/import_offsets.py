@@ -80,7 +80,7 @@ def import_offsets(
         consequences=consequences,
     )
     report.confirm(yes)
-    report.facts["query"] = make_location(location, found, [_positions(each) for each in chosen])
+    report.facts["query"] = make_location(location, found, chosen)
     report.say(f'imported: start the new query with .option("checkpointLocation", {json.dumps(location.path)})')
 
 

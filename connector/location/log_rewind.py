@@ -49,10 +49,11 @@ from connector.location.offset_log import (
     repartitions_before,
     source_lines,
     spark_view,
+    text_of_line,
 )
 from connector.location.state_files import CHANGES, VERSIONED, is_of_partition, shuffle_partitions, stores_of
 from transactional import faults
-from transactional.barrier import sources_digest
+from transactional.barrier import by_name, sources_digest
 from transactional.errors import LocationError, RewindRequiredError
 from transactional.ledger import Ledger
 from transactional.recovery import check_sources
@@ -196,17 +197,19 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
     later = {
         batch: _our_offsets(location, batch) for batch in range(first + 1, last + 1) if has_offsets(location, batch)
     }
-    plans: list[list[Any] | None] = [None]
-    if begin and all(len(offsets) == len(begin) for offsets in later.values()):
-        columns = [{batch: offsets[index] for batch, offsets in later.items()} for index in range(len(begin))]
-        plans = [_plan(first, last, *line) for line in zip(begin, columns, strict=True)]
-    if None in plans or len({len(plan or ()) for plan in plans}) > 1:
+    plans: dict[str, list[Any] | None] = {"": None}
+    if begin and all(offsets.keys() == begin.keys() for offsets in later.values()):
+        ends = {name: {batch: offsets[name] for batch, offsets in later.items()} for name in begin}
+        plans = {name: _plan(first, last, offset, ends[name]) for name, offset in begin.items()}
+    if None in plans.values() or len({len(plan or ()) for plan in plans.values()}) > 1:
         raise LocationError("PLANNED_ENDS_UNKNOWN", first=first, last=last, found=sorted(later))
-    lines = [{**offset, PLANNED: plan} for offset, plan in zip(begin, plans, strict=True)]
-    if lines != begin:
+    planned = {name: {**offset, PLANNED: plans[name]} for name, offset in begin.items()}
+    if planned != begin:
         # Inner keys keep their order, because partitions are sorted by their numbers.
-        texts = [json.dumps({key: offset[key] for key in sorted(offset)}) for offset in lines]
-        _replace(location, first, "\n".join([*offsets_text(location, first).split("\n")[:2], *texts]))
+        texts = {name: json.dumps({key: offset[key] for key in sorted(offset)}) for name, offset in planned.items()}
+        version, metadata, *_ = offsets_text(location, first).split("\n")
+        lines = [text_of_line(version, name, text) for name, text in texts.items()]
+        _replace(location, first, "\n".join([version, metadata, *lines]))
 
 
 def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Mapping[str, Any]]) -> list[Any] | None:
@@ -220,11 +223,11 @@ def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Map
     return planned if fits and len(planned) >= last - first else None
 
 
-def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any]]:
-    """Return the offset in every source line of a micro-batch; an empty list if one of the sources is not ours."""
-    lines = source_lines(location, batch)
-    offsets = [dict(line.offset) for line in lines if line.offset is not None]
-    return offsets if len(offsets) == len(lines) else []
+def _our_offsets(location: CheckpointLocation, batch: int) -> dict[str, dict[str, Any]]:
+    """Return the offset in every source line of a micro-batch, by source; nothing if one of the sources is not ours."""
+    lines = by_name(source_lines(location, batch))
+    offsets = {name: dict(line.offset) for name, line in lines.items() if line.offset is not None}
+    return offsets if len(offsets) == len(lines) else {}
 
 
 def _replace(location: CheckpointLocation, batch: int, text: str) -> None:

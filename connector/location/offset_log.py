@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from connector.location.location import CheckpointLocation
 from connector.location.spark_files import DamagedFileError, read_text
@@ -23,6 +24,24 @@ class TornOffsetsError(LocationError):
 
 class UnknownOffsetsError(LocationError):
     """A file in ``offsets/`` has a version that this release does not know."""
+
+
+def _named(line: str) -> tuple[str, str]:
+    name, _, offset = line.partition(":")
+    return name, offset
+
+
+VERSIONS: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {"v1": lambda line: ("", line), "v2": _named}
+"""The versions of Spark's offset log: how to divide a line into the source's name and its offset.
+
+Version 1 tells sources apart by their positions. Version 2, with which a query can get and lose sources
+(``spark.sql.streaming.queryEvolution.enableSourceEvolution``), writes ``name:offset``. The offset ``-`` stands for none.
+"""
+
+
+def text_of_line(version: str, name: str, offset: str) -> str:
+    """Return a source's line as Spark writes it in this version of the offset log."""
+    return offset if version == "v1" else f"{name}:{offset}"
 
 
 def newest(location: CheckpointLocation, log: str) -> int:
@@ -52,10 +71,11 @@ def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[So
     path = location.files.shown(f"offsets/{batch}")
     if _ends_early(text):
         raise _torn(location, path, f"it ends after {len(text)} characters")
-    if lines[0] != "v1":
-        raise UnknownOffsetsError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(lines[0]))
+    if lines[0] not in VERSIONS:
+        known = f"it reads {' and '.join(VERSIONS)}"
+        raise UnknownOffsetsError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(lines[0]), reason=known)
     try:
-        return [SourceLine.parse(line) for line in lines[2:]]
+        return [SourceLine.parse(offset, name) for name, offset in map(VERSIONS[lines[0]], lines[2:])]
     except UNFIT as error:
         raise _torn(location, path, f"its offset can't be read, {error!r}") from error
 
@@ -85,7 +105,11 @@ def _ends_early(text: str) -> bool:
     if not re.fullmatch(r"v\d+", version) or not rest:
         return True
     metadata, *lines = rest.splitlines()
-    return version == "v1" and (not lines or not all(map(_is_whole, [metadata, *lines])))
+    if version not in VERSIONS:
+        return False
+    named = [VERSIONS[version](line) for line in lines]
+    complete = all(name and offset for name, offset in named) if version == "v2" else True
+    return not lines or not complete or not all(map(_is_whole, [metadata, *(offset for _, offset in named)]))
 
 
 def _is_whole(line: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OFFSET_LOG_VERSION: Final = "spark.sql.streaming.offsetLog.formatVersion"
+
+LOSES_VERSION_2: Final = "4.2.0"
+"""The PySpark that can't start a query with version 2 again if it died in a later micro-batch than its first.
+
+Its `isRepartitionBatch` expects ``spark.sql.shuffle.partitions`` in the log's metadata, which version 2 does not have there.
+"""
 
 SLOW: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.compression.codec": "none",
@@ -98,7 +105,7 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
 def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     from connector.kafka.source import planned
     from connector.kafka.source.offsets import SOURCE_NAME
-    from connector.spark.hosted_sink import STARTED_AFTER, HostedSink
+    from connector.spark.hosted_sink import STARTED_AFTER, STARTED_SOURCES, HostedSink
 
     known = known_sources()
     asked = internals.stream_write(writer)
@@ -117,6 +124,9 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     mode = str(given.get("outputMode") or asked.mode)
     host = HostedSink(sink, Options(options), asked.schema)
     writer.option(STARTED_AFTER, _position(host))
+    names = internals.source_names(writer)
+    if names is not None:
+        writer.option(STARTED_SOURCES, json.dumps(names))
     if mode.lower() == "update":
         host.refuse_update()
     sources = internals.stream_sources(writer)
@@ -125,6 +135,7 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     host.check_start(mode.lower() == "complete", lines if ours else ())
     _warn_of_slow_settings(writer._spark)
     if host.is_first():
+        planned.check_together(ours)
         for read in ours:
             planned.check_bounds(read)
         _check_first(writer._spark, host)
@@ -139,13 +150,17 @@ def _warn_of_slow_settings(session: SparkSession) -> None:
 
 def _check_first(session: SparkSession, host: HostedSink) -> None:
     """Check the settings that only a first start can choose, and record which driver starts the location's first query."""
-    version = internals.setting(session, OFFSET_LOG_VERSION)
-    if version not in (None, "1"):  # later starts keep the location's version
+    version = internals.setting(session, OFFSET_LOG_VERSION) or "1"
+    reason = "it supports 1 and 2" if version not in ("1", "2") else ""
+    if version == "2" and session.version == LOSES_VERSION_2:
+        reason = f"PySpark {LOSES_VERSION_2} can't start such a query again after a failure; 4.2.1 can"
+    if reason:  # later starts keep the location's version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
             path=f"{host.location.path}/offsets (by {OFFSET_LOG_VERSION})",
             version=version,
             option=OFFSET_LOG_VERSION,
+            reason=reason,
         )
     first_start.clean(host.location, is_alive)
     driver = internals.driver_pid(session)

@@ -7,6 +7,7 @@ and the sweep run only in the planning process (see `connector.spark.internals.p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -88,7 +89,8 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
         try:
             self._sink.refuse_stream(overwrite)
-            with self._sink.coordinator(spark_view(self._sink.location)) as coordinator:
+            view = replace(spark_view(self._sink.location), running=self._sink.running)
+            with self._sink.coordinator(view) as coordinator:
                 self._plan = coordinator.plan()
         except (OptionError, StoreError) as problem:
             if self._is_first():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import threading
@@ -84,10 +85,17 @@ def _journal(location: tuple[tuple[str, str], ...], thread: int) -> Journal:
 STARTED_AFTER = "startedAfter"
 """An option that ``start()`` adds: the number of the journal's last entry when the query is started."""
 
+STARTED_SOURCES = "startedSources"
+"""An option that ``start()`` adds: the names of the query's sources, as a JSON list."""
+
 CHANGING = ("txncomparerows", "txnversion")
 """Options that may differ between two writes of one run."""
 
 _ADDRESS_NOTHING: Final = frozenset(option.key.lower() for option in HOST_OPTIONS.options) - {"path"}
+
+
+def _names(text: str) -> frozenset[str] | None:
+    return frozenset(json.loads(text)) if text else None
 
 
 class HostedSink:
@@ -110,6 +118,8 @@ class HostedSink:
         given = dict(options)
         started = given.pop(STARTED_AFTER.lower(), "")
         self.started = int(started) if started else None
+        # The names of the query's sources; None if they are not known.
+        self.running: frozenset[str] | None = _names(given.pop(STARTED_SOURCES.lower(), ""))
         self.options = Options(given)
         self.schema = schema
         self.location = CheckpointLocation.from_options(options)
@@ -166,7 +176,7 @@ class HostedSink:
                 if isinstance(sink, Examines):
                     sink.checkStart(prefix)
                 lifetime = lifetime_of(sink) if any(line.longest_wait for line in lines) else None
-                check_schedule(lines, (), lifetime, sink.replacesRows, planned=False)
+                check_schedule(lines, (), lifetime, sink.replacesRows, planned=False, query=self.location.path)
                 if self.is_first():
                     _log_findings(sink, prefix, secrets_of(self.options))
             finally:

@@ -233,6 +233,27 @@ def stream_sources(writer: DataStreamWriter) -> Sequence[tuple[str, Mapping[str,
     return found
 
 
+_SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+
+def source_names(writer: DataStreamWriter) -> Sequence[str] | None:
+    """Return the names of a writer's streaming sources, in the order of the plan; None if unknown. *In the user's program.*
+
+    These are the names that Spark's offset log has in version 2: those of ``DataStreamReader.name``, or the sources' positions.
+    """
+    found: list[str] = []
+    evolves = (setting(writer._spark, _SOURCE_EVOLUTION) or "").lower() == "true"
+    try:
+        leaves: Any = writer._df._jdf.queryExecution().analyzed().collectLeaves().iterator()
+        while leaves.hasNext():
+            leaf = leaves.next()
+            if leaf.isStreaming():
+                found.append(str(leaf.sourceIdentifyingName().nameOpt().get()) if evolves else str(len(found)))
+    except Exception:  # noqa: BLE001 - Spark Connect, a source without a name, or an older Spark.
+        return None
+    return found
+
+
 def setting(session: SparkSession, key: str) -> str | None:
     """Return a session's setting for a key; None if the key is not set, or can't be read."""
     try:

@@ -168,7 +168,7 @@ class Looks:
 
     def close(self) -> None:
         """Close its source's clients."""
-        self._engine.reader.stop()
+        self._engine.stop()
 
     def rows_of(self, topic: str, ends: dict[str, int]) -> float:
         """When all of these rows were in a checkpoint."""

@@ -143,6 +143,16 @@ def test_several_sources_of_kafka_keep_their_order(old: Old, new: Path, capsys: 
     assert [sorted({each.topic for each in line.topics}) for line in lines] == [["payments"], ["orders"]]
 
 
+def test_sources_keep_their_names(old: Old, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old.committed(0, 'beta:{"b":{"0":2}}', 'alpha:{"a":{"0":1}}')
+    file = old.path / "offsets" / "0"
+    file.write_text(file.read_text().replace("v1", "v2", 1))
+    run(capsys, old, new)
+    assert (new / "offsets" / "0").read_text().startswith("v2\n")
+    found = source_lines(CheckpointLocation(str(new)), 0)
+    assert [(line.name, line.ends) for line in found] == [("beta", {"b": {"0": 2}}), ("alpha", {"a": {"0": 1}})]
+
+
 def test_state_is_left_behind_only_when_it_is_said(old: Old, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old.committed(0, KAFKA, watermark=9)
     (old.path / "state" / "0").mkdir(parents=True)

@@ -148,8 +148,8 @@ def test_a_location_that_names_no_folder_of_an_object_store_is_refused(location:
 def test_an_offset_log_of_another_version_names_the_setting_that_chose_it(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"q"}')
     (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "0").write_text('v2\n{}\n{"0":"{}"}')
+    (tmp_path / "offsets" / "0").write_text('v3\n{}\n{"0":"{}"}')
     with pytest.raises(
-        LocationError, match=r"SPARK_OFFSETS_UNKNOWN.*'v2'.*spark\.sql\.streaming\.offsetLog\.formatVersion"
+        LocationError, match=r"SPARK_OFFSETS_UNKNOWN.*'v3'.*v1 and v2.*spark\.sql\.streaming\.offsetLog\.formatVersion"
     ):
         spark_view(CheckpointLocation(str(tmp_path)))

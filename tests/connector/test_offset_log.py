@@ -465,16 +465,40 @@ def test_its_fault_points_are_known() -> None:
 
 
 WHOLE = HEAD + json.dumps(offset(3), sort_keys=True)
+NAMED = HEAD.replace("v1", "v2") + "alpha:" + json.dumps(offset(3), sort_keys=True)
 
 
-@pytest.mark.parametrize("cut", range(len(WHOLE)))
-def test_an_offset_file_that_was_cut_anywhere_is_torn_and_not_of_another_version(tmp_path: Path, cut: int) -> None:
+@pytest.mark.parametrize("whole", [WHOLE, NAMED], ids=["v1", "v2"])
+def test_an_offset_file_that_was_cut_anywhere_is_torn_and_not_of_another_version(tmp_path: Path, whole: str) -> None:
     place = Place(tmp_path).log(0, 2)
-    place.write("offsets/3", WHOLE[:cut])
-    with pytest.raises(LocationError, match=r"SPARK_OFFSETS_TORN.*barrier recover"):
-        spark_view(place.location)
-    place.write("offsets/3", WHOLE)
+    for cut in range(len(whole)):
+        place.write("offsets/3", whole[:cut])
+        with pytest.raises(LocationError, match=r"SPARK_OFFSETS_TORN.*barrier recover"):
+            spark_view(place.location)
+    place.write("offsets/3", whole)
     assert spark_view(place.location).batch == 3
+
+
+def test_the_lines_of_version_2_begin_with_names(place: Place) -> None:
+    place.write("offsets/0", "v2\n{}\nalpha:" + json.dumps(offset(0)) + '\nbeta:-\ngamma:{"a:b": 7}')
+    alpha, beta, gamma = source_lines(place.location, 0)
+    assert (alpha.name, alpha.ends) == ("alpha", {"t0": {"2": 0, "10": 0}})
+    assert (beta.name, beta.text, beta.offset) == ("beta", "-", None)
+    assert (gamma.name, gamma.text) == ("gamma", '{"a:b": 7}')
+
+
+def test_planned_ends_of_version_2_go_by_name(place: Place) -> None:
+    place.log(2, 9)
+    for batch in range(2, 10):
+        lines = [f"{name}:{json.dumps(offset(batch, topic=name))}" for name in ("alpha", "beta")]
+        lines = lines if batch % 2 else lines[::-1]
+        place.write(f"offsets/{batch}", "\n".join(["v2", "{}", *lines]))
+    replay(place.location, 5, 7)
+    ends = {line.name: json.loads(line.text)["planned"] for line in source_lines(place.location, 5)}
+    assert ends == {name: [offset(batch, topic=name) for batch in (6, 7)] for name in ("alpha", "beta")}
+    assert (place.path / "offsets/5").read_text().startswith("v2\n{}\nalpha:{")
+    place.write("offsets/4", (place.path / "offsets/4").read_text().replace("beta:", "gamma:"))
+    assert "PLANNED_ENDS_UNKNOWN" in str(refusal(plan_ends, place.location, 4, 5))
 
 
 def test_no_offsets_at_all_are_named(tmp_path: Path) -> None:

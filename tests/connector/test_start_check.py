@@ -52,6 +52,7 @@ class Session:
         self.known = set(known)
         self.dataSource = SimpleNamespace(register=self._register)
         self.conf: dict[str, str] = {}
+        self.version = "4.2.1"
         self.registered: list[str] = []
 
     def _register(self, source: Any) -> None:
@@ -409,8 +410,13 @@ def test_a_version_of_spark_s_offset_log_that_no_later_planning_could_read_is_re
     options = {"checkpointLocation": str(tmp_path), "path": str(tmp_path / "out")}
     session.conf["spark.sql.streaming.offsetLog.formatVersion"] = "1"
     assert start("checked", options) == "started"
+    session.conf["spark.sql.streaming.offsetLog.formatVersion"] = "3"
+    with pytest.raises(OptionError, match=r"SPARK_OFFSETS_UNKNOWN.*formatVersion.*version 3"):
+        start("checked", options)
     session.conf["spark.sql.streaming.offsetLog.formatVersion"] = "2"
-    with pytest.raises(OptionError, match=r"SPARK_OFFSETS_UNKNOWN.*formatVersion.*version 2"):
+    assert start("checked", options) == "started"
+    session.version = "4.2.0"
+    with pytest.raises(OptionError, match=r"SPARK_OFFSETS_UNKNOWN.*version 2.*4\.2\.0 can't start.*4\.2\.1 can"):
         start("checked", options)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").touch()  # the location keeps the version that it began with

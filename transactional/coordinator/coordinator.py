@@ -28,10 +28,12 @@ from transactional.ownership import (
 )
 from transactional.recovery import (
     QueryView,
+    check_beginnings,
     check_encodings,
     check_location,
     check_prefix,
     check_restored,
+    check_running,
     check_sources,
     replaced_since_planned,
 )
@@ -91,6 +93,8 @@ class CheckpointCoordinator:
         check_prefix(ledger, self._settings.prefix)
         if not self._settings.allow_non_restored:
             check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
+        check_running(self._view.lines, self._view.previous, self._view.running, self._view.batch)
+        check_beginnings(self._view.lines, self._view.previous, ledger.left_after(self._view.batch - 1))
         if self._view.gaps:
             check_target(ledger, self._session.identify())
         # P3: continue the newest run if it is ours, or claim a new one. From here on no other driver decides anything.

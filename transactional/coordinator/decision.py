@@ -13,6 +13,7 @@ from transactional.barrier import (
     SourceLine,
     closes_checkpoint,
     cut_of,
+    is_between_cuts,
     new_barriers,
     sources_digest,
 )
@@ -39,7 +40,7 @@ from transactional.errors import (
 from transactional.history import Handle
 from transactional.ledger import BatchRecord
 from transactional.ownership import Judge, may_record, must_own, newest_run, superseded
-from transactional.recovery import QueryView, check_schedule
+from transactional.recovery import QueryView, check_schedule, ends_left
 from transactional.recovery.versions import check_topics, other_topics
 from transactional.secrets import hiding
 from transactional.sink import HandleState, publishes_marks, routes_of
@@ -98,6 +99,7 @@ class Decision:
             parts=[part.to_json() for part in pending.parts],
             barrier=max((barrier.timestamp for barrier in barriers), default=None),
             reason=reason.name if reason else "",
+            left=self._left(batch) if found is None else None,
         )
         if reason is not None:
             checkpoint = self._write(fact, reason, asked)
@@ -202,6 +204,11 @@ class Decision:
         found = {} if cut is None else {"cut": cut}
         return {**found, "marked": True} if publishes_marks(self._sink) else found
 
+    def _left(self, batch: int) -> dict[str, Any] | None:
+        """Return where the sources that the query no longer has stopped; None if there are none."""
+        left = self._journal.ledger.left_after(batch - 1)
+        return ends_left(self._view.lines, self._view.previous, left) or None
+
     def _commit_decided(self, identifier: int, token: int) -> None:
         faults.reach("decision.written")
         checkpoint = self._journal.ledger.checkpoints[identifier]
@@ -258,16 +265,16 @@ class Decision:
             return ClosingReason.WRITE
         if self._journal.ledger.stopping:
             return ClosingReason.STOP
-        barriers = new_barriers(view.lines, view.previous)
-        if any(barrier.kind is BarrierKind.FINAL for barrier in barriers):
+        barriers, between = new_barriers(view.lines, view.previous), is_between_cuts(view.lines)
+        if not between and any(barrier.kind is BarrierKind.FINAL for barrier in barriers):
             return ClosingReason.FINAL
-        if barriers:
+        if barriers and not between:
             return ClosingReason.BARRIER
         if closes_checkpoint(view.lines, view.previous):
             return _reason_of_sources(view)
         if view.oldest and view.batch - batches <= view.oldest + 1:
             return ClosingReason.RETAINED
-        if any(line.is_within_cut for line in view.lines):
+        if between:
             return None
         if batches >= self._settings.max_batches:
             return ClosingReason.ENOUGH
@@ -288,7 +295,7 @@ class Decision:
                     store = f"{self._sink.name()} {route}".strip()
                     raise StoreError("STORE_REPLACED", store=store, known=known, changes=changes)
         if targets:
-            check_schedule(self._view.lines, targets, None)
+            check_schedule(self._view.lines, targets, None, query=self._view.queryId)
 
     def _decline(
         self, problem: HookError | JournalError, reason: ClosingReason, fact: entries.Prepared, asked: _Asked

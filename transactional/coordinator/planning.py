@@ -32,7 +32,7 @@ class Planning:
     def recover(self, run: RunRecord, claimed: bool) -> None:
         """P4 to P8: settle decided checkpoints, keep or void prepared micro-batches, sweep, and restore the hooks."""
         topics = [value for key, value in run.identity.items() if key == "topicId" or key.endswith(".topicId")]
-        check_schedule(self._view.lines, topics, run.lifetime, self._sink.replacesRows)
+        check_schedule(self._view.lines, topics, run.lifetime, self._sink.replacesRows, query=self._view.queryId)
         try:
             self.settle_all(run.token)
         except RewindRequiredError as behind:
@@ -105,9 +105,15 @@ class Planning:
             covered = [record.batch for record in ledger.undecided()]
             newest = ledger.checkpoints[max(ledger.checkpoints)] if ledger.checkpoints else None
             sources, began = sources_digest(self._view.previous or ()), self._session.milliseconds()
-            states = dict(newest.hooks) if newest else {}
-            reason = ClosingReason.REPARTITION.name
-            fact = entries.Prepared(run=token, batch=batch, sources=sources, began=began, reason=reason, hooks=states)
+            fact = entries.Prepared(
+                run=token,
+                batch=batch,
+                sources=sources,
+                began=began,
+                reason=ClosingReason.REPARTITION.name,
+                hooks=dict(newest.hooks) if newest else {},
+                left=dict(ledger.left_after(batch - 1)) or None,
+            )
             judge = may_record(token, batch, False, covered, False)
             if covered:  # the next decision covers this micro-batch, and those before it
                 self._journal.append(fact, judge)

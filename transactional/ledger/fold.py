@@ -110,9 +110,8 @@ def _record(ledger: Ledger, entry: Entry, fact: entries.Prepared, checkpoint: in
     if ledger.replay is not None and fact.batch > ledger.accounted:
         ledger.replay = None
     written = Written.of(fact.parts) if fact.reason == ClosingReason.WRITE.name else None
-    return BatchRecord(
-        fact.batch, fact.sources, fact.writers, entry.number, fact.run, parts, checkpoint, entry.time, written
-    )
+    known = (fact.batch, fact.sources, fact.writers, entry.number, fact.run, parts, checkpoint, entry.time)
+    return BatchRecord(*known, written=written, left=dict(fact.left or {}))
 
 
 def _prepared(ledger: Ledger, entry: Entry, fact: entries.Prepared) -> None:

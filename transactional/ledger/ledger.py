@@ -145,6 +145,11 @@ class Ledger:
         """Return the parts of all micro-batches of a checkpoint, in order."""
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
+    def left_after(self, batch: int) -> Mapping[str, Any]:
+        """Return where the sources that the query no longer had after a micro-batch stopped; empty without a record."""
+        record = self.batches.get(batch)
+        return {} if record is None else record.left
+
     def likely(self) -> frozenset[int]:
         """Return the partition ids that probably get rows in the next micro-batch; none if more than `MOST_LIKELY`."""
         both = (

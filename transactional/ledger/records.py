@@ -144,6 +144,8 @@ class BatchRecord:
     time: int = 0
     # For a batch write: a record of the rows. None if the rows are unknown, because an operator has accepted a difference.
     written: Written | None = None
+    # Where the sources stopped that the query no longer had: name → topic → id and ends (`recovery.evolution.Left`).
+    left: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

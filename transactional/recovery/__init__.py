@@ -14,6 +14,7 @@ from transactional.recovery.account import (
     unrecorded_repartitions,
     whose_run,
 )
+from transactional.recovery.evolution import check_beginnings, check_running, ends_left
 from transactional.recovery.judgement import (
     Judgement,
     UndecidedCommitError,
@@ -33,16 +34,19 @@ __all__ = [
     "QueryView",
     "UndecidedCommitError",
     "check_account",
+    "check_beginnings",
     "check_encodings",
     "check_location",
     "check_prefix",
     "check_recorded",
     "check_restored",
     "check_rows",
+    "check_running",
     "check_schedule",
     "check_sources",
     "committed_behind",
     "committed_undecided",
+    "ends_left",
     "gaps",
     "is_late_commit",
     "judge_checkpoint",

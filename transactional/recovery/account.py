@@ -155,6 +155,7 @@ def check_schedule(
     lifetime: float | None,
     replaces: bool = False,
     planned: bool = True,
+    query: str = "",
 ) -> None:
     """Check that the query can use ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering``.
 
@@ -167,10 +168,13 @@ def check_schedule(
         How long the store keeps a prepared transaction, in seconds; None for forever.
     replaces : bool
         True if a row replaces the earlier row of its key.
+    query : str
+        What the sources must name as their query if they follow barriers and there are several (`Cut.query`).
     planned : bool
         True if Spark has already planned the micro-batch. Then the message also says how to continue.
     """
-    if len(lines) > 1 and any(line.cut is not None for line in lines):
+    queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
+    if len(lines) > 1 and any(each is not None for each in queries) and any(each != query for each in queries):
         raise OptionError("NOT_ALIGNED", streams=len(lines))
     if replaces and any(line.is_reordered for line in lines):
         raise OptionError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from transactional.barrier import SourceLine, sources_digest
@@ -26,6 +26,8 @@ class QueryView:
     # Returns the micro-batches directly before `batch` that a repartition of the stopped query has added, in order. Each
     # repeats the source lines of the micro-batch before it, and is committed, but no sink wrote it.
     repartitions: Callable[[], Sequence[int]] = tuple
+    # The names of the sources with which the query was started; None if they are not known.
+    running: Collection[str] | None = None
     text: str = ""  # The whole text of ``offsets/<batch>``, for the journal; empty if the journal need not keep it.
 
     @property

@@ -46,6 +46,7 @@ class Followed:
     checkpoint: CheckpointMark
     value: bytes  # The value of the mark's record.
     seen: int  # When the record was read, in milliseconds since the epoch.
+    reads: frozenset[str] | None = None  # The topics that the source reads; None for all topics of the mark.
 
     @property
     def lineage(self) -> Lineage:
@@ -59,8 +60,8 @@ class Followed:
 
     @property
     def ends(self) -> Ends:
-        """The offset that the mark names for each partition."""
-        return Mark.from_json(self.value, _where(self.topic, self.offset)).ends
+        """The offset that the mark names for each partition that the source reads."""
+        return _read(Mark.from_json(self.value, _where(self.topic, self.offset)).ends, self.reads)
 
     @property
     def passed(self) -> Passed:
@@ -94,6 +95,10 @@ def marks_before(marks: Sequence[Followed], positions: Ends) -> int:
     return bisect_left(marks, 1, lo=1, key=lambda mark: int(is_at_or_behind(mark)))
 
 
+def _read(ends: Ends, reads: frozenset[str] | None) -> Ends:
+    return ends if reads is None else {partition: end for partition, end in ends.items() if partition.topic in reads}
+
+
 def _within(mark: Followed, positions: Ends) -> bool:
     return all(end <= positions.get(partition, 0) for partition, end in mark.ends.items())
 
@@ -110,6 +115,9 @@ class Channel:
     begin : Ends
         The query's positions in the topics that the marks describe. If `at` is None, the channel begins with the first mark
         that is at or after the query's position in every partition, and skips earlier marks.
+    reads : frozenset[str], optional
+        The topics that the source reads, if other sources of the query read the others. By default, it reads all. With `reads`,
+        no mark is skipped, because another source may begin there.
     tail : bool
         Whether the caller needs only the newest marks, to find the newest cut. Then a mark that does not follow the previous
         mark raises no ``MARKS_DISAGREE``: the channel drops the earlier marks, and begins again with this mark.
@@ -131,14 +139,17 @@ class Channel:
         The total size of the marks in `ahead`, in bytes.
     """
 
-    def __init__(self, topic: str, at: Passed | None, begin: Ends, *, tail: bool = False) -> None:
+    def __init__(
+        self, topic: str, at: Passed | None, begin: Ends, *, reads: frozenset[str] | None = None, tail: bool = False
+    ) -> None:
         self.topic, self.at, self.newest = topic, at, at
         self.ahead: list[Followed] = []
         self.ids: Mapping[str, str] = {}
         self.at_ends: Ends | None = None
         self.is_exact = True
         self.size = 0
-        self._begin, self._searching, self._tail = begin, at is None, tail
+        self._begin, self._searching, self._tail = begin if reads is None else {}, at is None, tail
+        self._reads = reads
         self._last: Ends = {}
         self._seen: dict[int, int] = {}
 
@@ -148,7 +159,7 @@ class Channel:
         Raise ``MARKS_DISAGREE`` if the record does not follow the marks before it.
         """
         mark = Mark.from_json(value, _where(self.topic, offset))
-        followed = Followed(self.topic, offset, mark.checkpoint, value or b"", now)
+        followed = Followed(self.topic, offset, mark.checkpoint, value or b"", now, self._reads)
         newest, new = self.newest, mark.checkpoint
         if newest is not None and new.query != newest.query:
             raise disagree(self.topic, f"it has marks of two queries, {newest.query} and {new.query}")
@@ -182,7 +193,7 @@ class Channel:
                 f"{at.checkpoint} when this query read it: the topic was deleted and created again"
             )
             raise disagree(self.topic, reason)
-        self.at_ends, self.ids, self._last = mark.ends, mark.ids, mark.ends
+        self.at_ends, self.ids, self._last = _read(mark.ends, self._reads), mark.ids, mark.ends
 
     def _check_repeated(self, new: CheckpointMark, newest: Passed) -> None:
         if self._seen and min(self._seen) < new.checkpoint and self._seen.get(new.checkpoint) != new.after:

@@ -1,8 +1,9 @@
 """Reads where a stopped query with Spark's own Kafka source ended, and makes a new checkpoint location that continues there.
 
 The old query's files, as Spark 3 and 4 write them: ``offsets/N`` has a version line, a line of metadata, and one line per
-source in the order of the plan (the Kafka source writes ``{"topic": {"0": 23}}``). ``commits/N`` exists when micro-batch N is
-done. ``sources/<i>/0`` has the offsets at which source number i began: a zero byte, a version line, and the same JSON.
+source in the order of the plan (the Kafka source writes ``{"topic": {"0": 23}}``). In version 2 of the log, a line begins with
+the source's name. ``commits/N`` exists when micro-batch N is done. ``sources/<i>/0`` has the offsets at which source i (a
+number or a name) began: a zero byte, a version line, and the same JSON.
 
 The new location looks like the location of a query that found no new rows at its start and died in its first micro-batch
 before it wrote anything. It has Spark's ``metadata``, and an ``offsets/0`` of our source that begins and ends where the old
@@ -24,7 +25,7 @@ from connector.kafka.client.topics import is_topic_name
 from connector.kafka.source.offsets import Positions, SourceOffset, positions_from_json
 from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import newest, source_lines
+from connector.location.offset_log import newest, offsets_text, source_lines, text_of_line
 from transactional.barrier import BarrierKind, CheckpointBarrier, SourceLine
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError
@@ -40,8 +41,8 @@ SHOWN: Final = 80
 class OldSource:
     """One source of the old query."""
 
-    # The number of the source, from 0, in the order of the plan, as in Spark's folder ``sources/<number>``.
-    number: int
+    number: int  # The number of the source, from 0, in the order of the offset log.
+    name: str  # The source's name; empty if the query told its sources apart by their positions.
     positions: Positions | None  # Where the new query begins; None if this is not a Kafka source.
     line: str  # The source's line in the offset log.
 
@@ -58,6 +59,7 @@ class OldQuery:
     batch: int  # The last micro-batch that counts as written; -1 if there is none.
     uncommitted: int | None  # The micro-batch that was started but not committed; None if there is none.
     sources: Sequence[OldSource]
+    version: str  # The version of its offset log, which the new query keeps.
     metadata: str  # The metadata line for the new offset log. Its watermark is `watermark`.
     watermark: int  # The watermark for the next micro-batch, in milliseconds since 1970; 0 if there is none.
     has_state: bool  # Whether the query has state: aggregations, joins or the like.
@@ -81,13 +83,13 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
     uncommitted = begun if committed < begun else None
     batch = begun if take_uncommitted else committed
     lines, watermark = source_lines(location, max(batch, 0)), _watermark(location, batch, uncommitted)
-    texts = [line.text if batch >= 0 else _VOID for line in lines]
     return OldQuery(
         path=location.path,
         query=query,
         batch=batch,
         uncommitted=uncommitted,
-        sources=[_source(location, number, line) for number, line in enumerate(texts)],
+        sources=[_source(location, number, line, batch >= 0) for number, line in enumerate(lines)],
+        version=offsets_text(location, max(batch, 0)).partition("\n")[0],
         metadata=_with_watermark(_line(location, "offsets", max(batch, 0)), watermark),
         watermark=watermark,
         has_state=location.files.exists("state"),
@@ -105,7 +107,7 @@ def refuse_unless_empty(location: CheckpointLocation) -> None:
 
 
 def make_location(
-    location: CheckpointLocation, old: OldQuery, sources: Sequence[Positions], clock: Clock | None = None
+    location: CheckpointLocation, old: OldQuery, sources: Sequence[OldSource], clock: Clock | None = None
 ) -> str:
     """Write the new location; return Spark's id of the new query.
 
@@ -113,20 +115,24 @@ def make_location(
     """
     query = str(uuid.uuid4())
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))
-    ends = [SourceOffset(topics=at, start=at, barrier=barrier, barrier_empty=1) for at in sources]
-    lines = ["v1", old.metadata, *(json.dumps(end.to_json()) for end in ends)]
+    lines = [old.version, old.metadata]
+    for source in sources:
+        at = source.positions or {}
+        end = SourceOffset(topics=at, start=at, barrier=barrier, barrier_empty=1)
+        lines.append(text_of_line(old.version, source.name, json.dumps(end.to_json())))
     refuse_unless_empty(location)
     location.files.put("offsets/0", "\n".join(lines).encode())
     location.files.put("metadata", json.dumps({"id": query}).encode())
     return query
 
 
-def _source(location: CheckpointLocation, number: int, line: str) -> OldSource:
-    if line == _VOID:
-        line = _initial_line(location, number)
-    if SourceLine.parse(line).offset is not None:
+def _source(location: CheckpointLocation, number: int, line: SourceLine, has_begun: bool) -> OldSource:
+    text = line.text
+    if not has_begun or text == _VOID:
+        text = _initial_line(location, line.name or str(number))
+    if SourceLine.parse(text).offset is not None:
         raise LocationError("ALREADY_BARRIER_KAFKA", path=location.path)
-    return OldSource(number, _kafka_positions(line), line)
+    return OldSource(number, line.name, _kafka_positions(text), text)
 
 
 def _kafka_positions(line: str) -> Positions | None:
@@ -145,10 +151,10 @@ def _kafka_positions(line: str) -> Positions | None:
     return positions_from_json(value)
 
 
-def _initial_line(location: CheckpointLocation, number: int) -> str:
+def _initial_line(location: CheckpointLocation, source: str) -> str:
     """Return the line with which Spark's Kafka source began; if there is none, the line of a source without an offset."""
     try:
-        data = read_file(location.files, f"sources/{number}/0")
+        data = read_file(location.files, f"sources/{source}/0")
         head, _, text = data.lstrip(b"\0").decode("utf-8").partition("\n")
     except (FileNotFoundError, UnicodeDecodeError):
         return _VOID

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.bounds import check_partitions
+from connector.kafka.source.alignment.aim import AlignOptions
+from connector.kafka.source.alignment.alignment import Alignment
+from connector.kafka.source.bounds import OffsetBound, check_partitions
 from connector.kafka.source.read_options import ReadOptions, parse_read_options
+from connector.kafka.source.topic_reader import Retries, TopicReader
+from connector.location.location import CheckpointLocation
 from transactional.barrier import SourceLine
+from transactional.clock import SystemClock
+from transactional.errors import OptionError
 
 
 def line_of(options: Mapping[str, str]) -> SourceLine:
@@ -18,9 +26,46 @@ def line_of(options: Mapping[str, str]) -> SourceLine:
         "interval": read.schedule.interval_ms,
         "minPause": read.schedule.min_pause_ms,
         "reordered": read.tasks.splits,
-        "cut": None if read.align is None else {},
+        "cut": None if read.align is None else _cut(read.align),
     }
     return SourceLine("", offset)
+
+
+def _cut(align: AlignOptions) -> dict[str, Any]:
+    """Return a cut that names the location where the query's sources agree, instead of the query."""
+    return {} if align.location is None else {"query": CheckpointLocation.from_options(align.location).path}
+
+
+def check_together(sources: Sequence[Mapping[str, str]]) -> None:
+    """Check that the sources of one query that follow barriers can agree, and that they read all topics of the marks."""
+    reads = [parse_read_options(options, "stream") for options in sources]
+    if len(reads) < 2 or not all(read.align is not None and read.align.location is not None for read in reads):
+        return
+    for what, values in (
+        ("alignOn", {tuple(sorted(read.align.topics)) for read in reads if read.align is not None}),
+        ("startingOffsets", {_is_latest(read) for read in reads}),
+    ):
+        if len(values) > 1:
+            raise OptionError(
+                "INVALID_OPTION",
+                owner="barrier-kafka",
+                option=what,
+                value="different values",
+                expectation=f"the same {what} in all sources of the query, because they stop at the same barriers",
+            )
+    ids: dict[str, str] = {}
+    for read in reads:
+        topics = _topics_of(read)
+        topics.partitions(read.subscription)
+        ids |= topics.ids
+    first = reads[0]
+    if first.align is not None:
+        alone = replace(first.align, location=None)
+        Alignment(first, alone, SystemClock()).check(check_brokers(first.config), ids)
+
+
+def _is_latest(read: ReadOptions) -> bool:
+    return isinstance(read.starting, OffsetBound) and read.starting.at == "latest"
 
 
 def check_bounds(options: Mapping[str, str]) -> None:
@@ -35,8 +80,8 @@ def check_bounds(options: Mapping[str, str]) -> None:
 
 def partitions_of(read: ReadOptions) -> Sequence[Partition]:
     """Ask the brokers which partitions the source will read, and return them."""
-    from connector.kafka.client.brokers import check_brokers
-    from connector.kafka.source.topic_reader import Retries, TopicReader
+    return _topics_of(read).partitions(read.subscription)
 
-    topics = TopicReader(check_brokers(read.config), read.config, Retries(0), patience=5.0)
-    return topics.partitions(read.subscription)
+
+def _topics_of(read: ReadOptions) -> TopicReader:
+    return TopicReader(check_brokers(read.config), read.config, Retries(0), patience=5.0)

@@ -235,6 +235,25 @@ READ_OPTIONS = OptionTable(
             "takes the checkpoint at the first mark of a barrier, and records which topics are late.",
         ),
         Option(
+            "checkpointLocation",
+            None,
+            as_str,
+            "With alignOn, if the query has several streams: the query's checkpointLocation. All its sources then stop at the "
+            "same barriers. Each of them needs this option and the same alignOn.",
+        ),
+        Option(
+            "checkpointEndpoint",
+            None,
+            as_str,
+            "URL of the object store that holds checkpointLocation. Default: AWS_ENDPOINT_URL in the driver's environment.",
+        ),
+        Option(
+            "checkpointRegion",
+            None,
+            as_str,
+            "Region of that object store. Default: AWS_REGION in the driver's environment.",
+        ),
+        Option(
             "alignedTimeout",
             0,
             as_duration_ms,
@@ -270,6 +289,9 @@ STREAM_ONLY: Final = frozenset(
         "alignment",
         "alignedTimeout",
         "allowReordering",
+        "checkpointLocation",
+        "checkpointEndpoint",
+        "checkpointRegion",
     }
 )
 """Options of streams. A batch read ignores them with a warning, as Spark's own source does."""
@@ -356,7 +378,7 @@ def _slots(options: Mapping[str, str]) -> int | None:
 def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> AlignOptions | None:
     topics: tuple[str, ...] | None = parsed["alignOn"]
     if topics is None:
-        for option in ("alignment", "alignedTimeout"):
+        for option in ("alignment", "alignedTimeout", "checkpointLocation"):
             if parsed.given(option):
                 raise _forbidden(
                     option, "it needs alignOn (the barrier topics that the query follows), which is not set"
@@ -379,7 +401,15 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
         )
     if parsed["alignedTimeout"] and parsed["alignment"] != "unaligned":
         raise _forbidden("alignedTimeout", "it needs alignment=unaligned")
-    return AlignOptions(topics, parsed["alignment"], parsed["alignedTimeout"])
+    if parsed["checkpointLocation"] is None:
+        return AlignOptions(topics, parsed["alignment"], parsed["alignedTimeout"])
+    if parsed["alignment"] != "exactly-once":
+        raise _forbidden(
+            "alignment", "several sources of a query, which checkpointLocation announces, follow barriers exactly"
+        )
+    keys = ("checkpointLocation", "checkpointEndpoint", "checkpointRegion")
+    place = {key: str(parsed[key]) for key in keys if parsed[key] is not None}
+    return AlignOptions(topics, location=place)
 
 
 def _forbidden(option: str, reason: str) -> OptionError:

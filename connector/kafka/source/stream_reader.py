@@ -97,7 +97,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """
         start, starting = self._backlog.start(), self._options.starting
         if self._alignment is not None and isinstance(starting, OffsetBound) and starting.at == "latest":
-            newest = self._alignment.newest(self._backlog.admin(), start.ids, start.topics)
+            newest = self._alignment.start(self._backlog.admin(), start.ids, start.topics)
             if newest is not None:  # begin at the newest complete cut, not at the end of the topics
                 ends, cut = newest
                 begin = {partition: ends.get(partition, 0) for partition in start.topics}
@@ -149,6 +149,10 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         ends, aim = target is not None or at_once, None
         if self._alignment is not None:
             aim = self._alignment.aim(available, self._backlog.admin(), most, ends=ends, at_once=at_once)
+            # With availableNow, another source of the query may have seen a newer cut.
+            if self._alignment.is_together and self._backlog.raise_target(aim.targets):
+                available = self._backlog.available(before)
+                aim = self._alignment.aim(available, self._backlog.admin(), most, ends=ends, at_once=at_once)
             available, ends = replace(available, ends=aim.ends), ends and aim.is_last
         # A barrier that is due does not wait for minOffsetsPerTrigger.
         held = not at_once and target is None and options.limits.hold_back(available.waiting, self._triggered, now)

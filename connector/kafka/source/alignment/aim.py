@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.marks.channel import Followed, marks_within
 from connector.kafka.marks.cuts import Lineage, next_cut
 from connector.kafka.source.alignment.cut import Cut
+from connector.kafka.source.alignment.meeting import checkpoints_of
 from connector.kafka.source.alignment.outlook import Outlook
 from connector.kafka.source.alignment.stops import choose, resume
 from connector.kafka.source.offsets import Positions
@@ -24,6 +25,8 @@ class AlignOptions:
     topics: tuple[str, ...]  # The barrier topics in ``alignOn``.
     mode: Mode = "exactly-once"  # The option ``alignment``.
     timeout_ms: int = 0  # The option ``alignedTimeout``, in milliseconds.
+    # The options that name the query's checkpoint location, where its sources agree on cuts. None if the query has one source.
+    location: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,10 @@ class Aim:
     cut_at: Callable[[Positions], Cut]  # Returns the query's `Cut` at the end that was picked for the micro-batch.
     closes_at_cuts: bool = False  # Whether the micro-batch may carry a barrier only if its cut is exact.
     is_last: bool = True  # Whether a run that ends by itself (availableNow) ends when it has read up to `ends`.
+    next: Mapping[str, int] | None = None  # The cut to which it reads: barrier topic → the checkpoint of its mark.
+    targets: Positions = field(
+        default_factory=dict
+    )  # The offsets at which the next cut is reached, as far as they are known.
 
 
 def tracked(outlook: Outlook) -> Aim:
@@ -47,8 +54,16 @@ def tracked(outlook: Outlook) -> Aim:
 def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
     """Return the aim for ``alignment=exactly-once``: read up to the next cut, or up to the newest cut if `at_once`."""
     cut = outlook.newest() if at_once else resume(outlook) if outlook.cut.toward else choose(outlook)
-    if cut is None:
-        return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}), closes_at_cuts=True)
+    return stay(outlook) if cut is None else toward(outlook, cut)
+
+
+def stay(outlook: Outlook, *, is_last: bool = True) -> Aim:
+    """Return the aim that reads nothing."""
+    return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}), closes_at_cuts=True, is_last=is_last)
+
+
+def toward(outlook: Outlook, cut: Mapping[str, int]) -> Aim:
+    """Return the aim that reads up to a cut. `cut` maps each barrier topic to the number of marks that it passes."""
     targets, reached = outlook.targets(cut), outlook.passing(cut)
 
     def cut_at(end: Positions) -> Cut:
@@ -56,12 +71,13 @@ def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
             return reached
         if end == outlook.begin:
             return replace(outlook.cut, waited={})
-        return Cut(outlook.cut.marks, toward={name: mark.checkpoint for name, mark in reached.marks.items()})
+        return replace(Cut(outlook.cut.marks, query=outlook.cut.query), toward=checkpoints_of(reached))
 
     final = outlook.final is None or all(
         mark.checkpoint == outlook.final.get(name) for name, mark in reached.marks.items()
     )
-    return Aim(_capped(outlook, targets), cut_at, closes_at_cuts=True, is_last=final)
+    nearest, name = _capped(outlook, targets), checkpoints_of(reached)
+    return Aim(nearest, cut_at, closes_at_cuts=True, is_last=final, next=name, targets=targets)
 
 
 def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:

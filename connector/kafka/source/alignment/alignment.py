@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.errors import UnknownTopicError
 from connector.kafka.client.topics import Partition, short_id
 from connector.kafka.marks.barrier_reader import BarrierReader, ReadsMarks
-from connector.kafka.marks.channel import Channel, disagree, marks_within
+from connector.kafka.marks.channel import Channel, Followed, disagree, marks_within
 from connector.kafka.marks.cuts import newest_cut
-from connector.kafka.source.alignment.aim import Aim, AlignOptions, aligned, late_targets, tracked, unaligned
+from connector.kafka.source.alignment.aim import Aim, AlignOptions, aligned, late_targets, stay, tracked, unaligned
 from connector.kafka.source.alignment.cut import Cut
+from connector.kafka.source.alignment.meeting import Checkpoints, Meeting, Situation, checkpoints_of
 from connector.kafka.source.alignment.outlook import Outlook
 from connector.kafka.source.offsets import Positions
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
+from connector.location.location import CheckpointLocation
+from connector.spark.internals import driver_identity
 from transactional.clock import Clock
 from transactional.errors import OptionError
 
@@ -65,7 +68,9 @@ class Alignment:
         self._unread: set[str] = set()
         self._final: dict[str, int] | None = None
         self._now = 0
+        self._meeting = None if align.location is None else _meeting(align.location)
         self._restored = True
+        self._ids: Mapping[str, str] = {}
         self._blocked_since: int | None = None
         self._warned: int | None = None
 
@@ -82,27 +87,49 @@ class Alignment:
 
     def check(self, admin: AdminClient, ids: Mapping[str, str]) -> None:
         """Check that the barrier topics exist, and that their newest marks describe the topics to read. *At* ``load()``."""
+        self._ids = ids
         try:
             self._read_tails(self._reader(admin), TAIL)
             self._is_covered(ids)
         finally:
             self.close()
 
-    def newest(
+    def start(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return the newest cut that is not after the positions `within`, as its ends and its `Cut`; None if there is none."""
+        """Return where a query with ``startingOffsets=latest`` begins, as `newest` does. All its sources begin at one cut."""
+        if self._meeting is None:
+            return self.newest(admin, ids, within)
+
+        def choose() -> Checkpoints | None:
+            found = self.newest(admin, ids, within)
+            return None if found is None else checkpoints_of(found[1])
+
+        at = self._meeting.start(choose)
+        return None if at is None else self.newest(admin, ids, within, at)
+
+    def newest(
+        self, admin: AdminClient, ids: Mapping[str, str], within: Positions, at: Checkpoints | None = None
+    ) -> tuple[dict[Partition, int], Cut] | None:
+        """Return the newest cut that is not after the positions `within`, as its ends and its `Cut`; None if there is none.
+
+        With `at`, return that cut instead.
+        """
         topics, length = self._reader(admin), TAIL
+        self._ids = ids
         try:
             while True:
                 whole = self._read_tails(topics, length)
                 ahead = {name: channel.ahead for name, channel in self._channels.items()}
                 most = {name: marks_within(marks, within) for name, marks in ahead.items()}
-                cut = newest_cut(dict.fromkeys(ahead), ahead, most) if self._is_covered(ids) else None
+                cut = None
+                if self._is_covered(ids):
+                    cut = newest_cut(dict.fromkeys(ahead), ahead, most) if at is None else _passing(ahead, at)
                 if cut is not None:
                     marks = {name: ahead[name][passed - 1] for name, passed in cut.items()}
                     ends = {p: end for mark in marks.values() for p, end in mark.ends.items()}
-                    return ends, Cut({name: mark.passed for name, mark in marks.items()}, exact=True)
+                    passed = {name: mark.passed for name, mark in marks.items()}
+                    return ends, Cut(passed, exact=True, query=self._query())
                 if whole:
                     return None
                 length *= 16
@@ -114,7 +141,8 @@ class Alignment:
         self.close()
         first = self._begins(topics)
         for name in self._align.topics:
-            self._open(name, Channel(name, None, {}, tail=True), max(first[name], self._ends[name] - length))
+            channel = Channel(name, None, {}, reads=self._reads(), tail=True)
+            self._open(name, channel, max(first[name], self._ends[name] - length))
             self._read(name, length)
         return all(end - length <= first[name] for name, end in self._ends.items())
 
@@ -133,12 +161,17 @@ class Alignment:
         cut = before.cut or Cut()
         marks = {name: mark for name, mark in cut.marks.items() if name in self._align.topics}
         # A channel that was added to alignOn has no mark yet. Until it has one, no cut is exact.
-        cut = replace(cut, marks=marks, exact=cut.exact and marks.keys() == {*self._align.topics})
+        cut = replace(cut, marks=marks, exact=cut.exact and marks.keys() == {*self._align.topics}, query=self._query())
+        self._ids = before.ids
+        met = None if self._meeting is None else self._meeting.look(cut)
+        final = self._final
+        if met is not None and met.target is not None:
+            cut, final, at_once = replace(cut, toward=met.target), None, False
         begin = {**available.first, **before.topics}
         self._now = int(self._clock.now() * 1000)  # also recorded as the time at which the marks below were seen
         self._follow(self._reader(admin), cut, begin)
         outlook = self._read_enough(
-            lambda: Outlook(self._channels, cut, begin, available.ends, self._now, limit, self._final),
+            lambda: Outlook(self._channels, cut, begin, available.ends, self._now, limit, final),
             everything=at_once,
         )
         if not self._is_covered(before.ids):
@@ -148,10 +181,34 @@ class Alignment:
         elif mode == "unaligned":
             self._restored = self._restored and bool(late_targets(outlook))
             aim = unaligned(outlook, self._align.timeout_ms, restored=self._restored)
+        elif met is not None and met.waits:
+            aim = stay(outlook, is_last=False)
         else:
             aim = aligned(outlook, at_once=at_once)
+            if met is not None and met.target is None:
+                aim = self._agreed(aim, outlook, met)
+            elif met is not None and self._final is not None and aim.next is not None:
+                aim = replace(aim, is_last=all(number >= self._final.get(name, 0) for name, number in aim.next.items()))
         self._warn(aim, outlook)
         return aim
+
+    def _agreed(self, aim: Aim, outlook: Outlook, met: Situation) -> Aim:
+        """Propose the next cut to the query's other sources. If another cut was agreed on meanwhile, read nothing."""
+        if self._meeting is None or aim.next is None:
+            return aim
+        agreed = self._meeting.agree(met, outlook.cut, aim.next)
+        return aim if agreed == aim.next else stay(outlook, is_last=False)
+
+    @property
+    def is_together(self) -> bool:
+        """Whether the query has other sources, with which this one agrees on cuts."""
+        return self._meeting is not None
+
+    def _query(self) -> str:
+        return "" if self._meeting is None else self._meeting.query
+
+    def _reads(self) -> frozenset[str] | None:
+        return None if self._meeting is None else frozenset(self._ids)
 
     def _follow(self, topics: TopicReader, cut: Cut, begin: Positions) -> None:
         """Make sure that each barrier topic has a channel and a reader, which begin at the query's current mark."""
@@ -168,7 +225,8 @@ class Alignment:
             at = cut.marks.get(name)
             if name in self._readers:
                 self._readers.pop(name).close()
-            self._open(name, Channel(name, at, begin), max(first[name], at.offset if at is not None else 0))
+            channel = Channel(name, at, begin, reads=self._reads())
+            self._open(name, channel, max(first[name], at.offset if at is not None else 0))
 
     def _open(self, name: str, channel: Channel, offset: int) -> None:
         self._check_end(channel)
@@ -248,6 +306,8 @@ class Alignment:
                     raise disagree(
                         name, f"it has marks of the topic {topic}, but {owners[topic]} has marks of that topic as well"
                     )
+                if topic not in ids and self._meeting is not None:
+                    continue  # another source of the query reads it
                 if topic not in ids:
                     raise disagree(name, f"it has marks of the topic {topic}, which this query does not read")
                 if ids[topic] and short_id(identity) != ids[topic]:
@@ -279,6 +339,18 @@ class Alignment:
                 seconds,
                 shown,
             )
+
+
+def _meeting(location: Mapping[str, str]) -> Meeting:
+    return Meeting(CheckpointLocation.from_options(location), driver_identity)
+
+
+def _passing(ahead: Mapping[str, Sequence[Followed]], at: Checkpoints) -> dict[str, int] | None:
+    """Return, for each barrier topic, how many marks the cut `at` passes; None if one of its marks is not in memory."""
+    numbers = {name: [mark.checkpoint.checkpoint for mark in marks] for name, marks in ahead.items()}
+    if any(checkpoint not in numbers.get(name, ()) for name, checkpoint in at.items()):
+        return None
+    return {name: numbers[name].index(checkpoint) + 1 for name, checkpoint in at.items()}
 
 
 def _place(name: str, channel: Channel) -> str:

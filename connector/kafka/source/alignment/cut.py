@@ -27,6 +27,8 @@ class Cut:
     # that mark, or None if the mark has not arrived. The rows before the mark also belong to these barriers (Flink's channel
     # state). A restarted query reads these rows first.
     late: Mapping[str, int | None] = field(default_factory=dict)
+    # Spark's id of the query, if its sources agree on cuts (`alignment.meeting`); empty otherwise.
+    query: str = ""
     # Barrier topic → how many milliseconds its mark waited for the marks of other channels. Only for display.
     waited: Mapping[str, int] = field(default_factory=dict)
 
@@ -42,6 +44,7 @@ class Cut:
             **({"late": dict(sorted(self.late.items()))} if self.late else {}),
             "lineage": lineage_of(self.marks),
             "marks": {topic: self.marks[topic].to_json() for topic in sorted(self.marks)},
+            **({"query": self.query} if self.query else {}),
             **({"taken": dict(sorted(self.taken.items()))} if self.taken else {}),
             **({"toward": dict(sorted(self.toward.items()))} if self.toward else {}),
             **({"waited": dict(sorted(self.waited.items()))} if self.waited else {}),
@@ -57,6 +60,7 @@ class Cut:
             toward={topic: int(at) for topic, at in value.get("toward", {}).items()},
             taken={origin: int(barrier) for origin, barrier in value.get("taken", {}).items()},
             late=late,
+            query=str(value.get("query", "")),
             waited={topic: int(ms) for topic, ms in value.get("waited", {}).items()},
         )
 

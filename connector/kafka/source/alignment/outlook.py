@@ -100,7 +100,7 @@ class Outlook:
         for name, passed in cut.items():
             if passed:
                 marks[name] = self.ahead[name][passed - 1].passed
-        return Cut(marks, exact=True, waited=self.waits(cut))
+        return Cut(marks, exact=True, waited=self.waits(cut), query=self.cut.query)
 
     def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
         """Map each barrier topic to how many milliseconds its mark waited for the cut's last mark; omit those that did not."""

@@ -80,6 +80,13 @@ class Backlog:
         # Topics may be missing here: `available` compares them with the checkpoint.
         self.target = topics.latest(topics.partitions(subscription, subscription.names()))
 
+    def raise_target(self, ends: Positions) -> bool:
+        """Make this run end at these offsets at the earliest. Return whether that changes its target (availableNow)."""
+        if self.target is None or all(end <= self.target.get(partition, 0) for partition, end in ends.items()):
+            return False
+        self.target = {p: max(self.target.get(p, 0), ends.get(p, 0)) for p in {**self.target, **ends}}
+        return True
+
     def available(self, before: SourceOffset) -> Available:
         """Return the offsets that can be read now. Ask again if a topic was deleted or re-created meanwhile."""
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed

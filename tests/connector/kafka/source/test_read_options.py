@@ -116,6 +116,7 @@ def test_a_stream_refuses_an_end(option: str) -> None:
 @pytest.mark.parametrize("option", sorted(STREAM_ONLY))
 def test_a_batch_read_passes_over_what_is_for_streams(option: str, caplog: pytest.LogCaptureFixture) -> None:
     follows = {"alignOn": "marks", "alignment": "unaligned"} if option.startswith("align") else {}
+    follows |= {"alignOn": "marks"} if option == "checkpointLocation" else {}
     value = "true" if option == "allowReordering" else "5"
     with caplog.at_level(logging.WARNING):
         parse_read_options({**GIVEN, option: value, **follows}, "batch")

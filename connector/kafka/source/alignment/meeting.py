@@ -1,0 +1,143 @@
+"""Where the sources of one query agree on the next cut, if the query has several. *Driver's source processes*.
+
+Spark asks one source after the other where the micro-batch ends, each in its own process, and writes all ends together into
+``offsets/N``. So the newest file shows where every source is. All are at one cut, or on their way from it to the next one:
+
+1. A source at a cut leaves it only if no other source is still on its way to that cut.
+2. If another source has left the cut, the source reads to the cut to which that source reads, or has come.
+3. Otherwise it chooses the next cut, and creates ``barrier/cuts/<N>-<digest of the present cut>.json`` exclusively. The sources
+   that Spark asks after it find the file.
+
+If the driver dies before Spark has written the next ``offsets/N``, no source has moved. The next driver finds the same file, or
+chooses anew. Between two cuts, the coordinator closes no checkpoint (`transactional.barrier.is_between_cuts`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.kafka.marks.channel import disagree
+from connector.kafka.source.alignment.cut import Cut
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest, source_lines
+from transactional.entry import UNFIT, canonical
+from transactional.errors import LocationError
+
+FOLDER: Final = "barrier/cuts"
+
+_FILE = re.compile(r"(-?\d+)-[0-9a-f]+\.json")
+
+Checkpoints = Mapping[str, int]
+"""A cut by name: barrier topic → the checkpoint of the cut's mark in this topic."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a source at a cut knows of the other sources before a micro-batch."""
+
+    batch: int  # The newest micro-batch in Spark's offset log; -1 if there is none.
+    waits: bool = False  # Whether another source is still on its way to the source's cut.
+    target: Checkpoints | None = None  # The cut to read to; None if no source has chosen it yet.
+
+
+class Meeting:
+    """The meeting point of a query's sources.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+        The query's checkpoint location.
+    driver : Callable[[], str]
+        Returns an identifier of the driver, which all its processes share.
+    """
+
+    def __init__(self, location: CheckpointLocation, driver: Callable[[], str]) -> None:
+        self._location, self._driver = location, driver
+        self._query: str | None = None
+
+    @property
+    def query(self) -> str:
+        """Spark's id of the query."""
+        if self._query is None:
+            self._query = self._location.query_id()
+        return self._query
+
+    def look(self, own: Cut) -> Situation:
+        """Return where the other sources are, seen from a source at the cut `own`."""
+        batch = newest(self._location, "offsets")
+        if own.toward:
+            return Situation(batch, target=own.toward)
+        mine, ahead, left = checkpoints_of(own), [], None
+        lines = source_lines(self._location, batch) if batch >= 0 else []
+        for other in (Cut.from_json(line.cut) for line in lines if line.cut is not None):
+            theirs = checkpoints_of(other)
+            if theirs == mine:
+                left = other.toward or left
+            elif _is_before(mine, theirs):
+                ahead.append(theirs)
+            elif _is_before(theirs, mine):
+                return Situation(batch, waits=True)
+            else:
+                reason = (
+                    f"two sources of this query are at the cuts {mine} and {theirs}, and neither is before the other"
+                )
+                raise disagree(", ".join(sorted({*mine, *theirs})), reason)
+        if ahead:
+            return Situation(batch, target=min(ahead, key=lambda cut: sum(cut.values())))
+        return Situation(batch, target=left or self._read(_name(batch, mine)))
+
+    def agree(self, situation: Situation, own: Cut, chosen: Checkpoints) -> Checkpoints:
+        """Record the cut that a source has chosen as the next one, and return it. If another was recorded, return that one."""
+        name = _name(situation.batch, checkpoints_of(own))
+        return self._create(name, dict(chosen), situation.batch) or {}
+
+    def start(self, choose: Callable[[], Checkpoints | None]) -> Checkpoints | None:
+        """Return the cut at which all sources of a new query begin; None if they begin without one.
+
+        The first source of this driver to ask chooses it.
+        """
+        driver = hashlib.sha256(self._driver().encode()).hexdigest()[:32]
+        name = f"-1-{driver}.json"
+        if self._location.files.exists(f"{FOLDER}/{name}"):
+            return self._read(name)
+        chosen = choose()
+        return self._create(name, None if chosen is None else dict(chosen), -1)
+
+    def _create(self, name: str, cut: dict[str, int] | None, batch: int) -> Checkpoints | None:
+        files = self._location.files
+        if not files.create(f"{FOLDER}/{name}", canonical({"cut": cut}).encode()):
+            return self._read(name)
+        matches = [match for match in map(_FILE.fullmatch, files.names(FOLDER)) if match]
+        files.delete([f"{FOLDER}/{match[0]}" for match in matches if int(match[1]) < batch])
+        return cut
+
+    def _read(self, name: str) -> Checkpoints | None:
+        path = f"{FOLDER}/{name}"
+        try:
+            cut: Any = json.loads(self._location.files.read(path))["cut"]
+            return None if cut is None else {str(topic): int(number) for topic, number in cut.items()}
+        except FileNotFoundError:
+            return None
+        except UNFIT as problem:
+            shown = self._location.files.shown(path)
+            reason = f"{shown} can't be read ({problem!r}): delete it, and start the query again"
+            raise LocationError("LOGS_INCONSISTENT", reason=reason, path=shown) from problem
+
+
+def checkpoints_of(cut: Cut) -> dict[str, int]:
+    """Return the checkpoints of a cut's marks, by barrier topic."""
+    return {topic: mark.checkpoint for topic, mark in cut.marks.items()}
+
+
+def _is_before(one: Checkpoints, other: Checkpoints) -> bool:
+    """Return whether no mark of one cut is after the other cut's mark, and the cuts differ. A missing mark is before all."""
+    return one != other and all(number <= other.get(topic, 0) for topic, number in one.items())
+
+
+def _name(batch: int, cut: Checkpoints) -> str:
+    return f"{batch}-{hashlib.sha256(canonical(dict(cut)).encode()).hexdigest()[:32]}.json"
