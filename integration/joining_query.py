@@ -1,6 +1,6 @@
-"""A stream-stream join of two topics that follow barriers, in a process of its own: ``python -m integration.joining_query CONFIG``.
+"""A stream-stream join of two topics that follow barriers, in a process of its own.
 
-CONFIG is a JSON object with ``servers``, ``topics`` (two), ``barriers`` (the barrier topics of both), ``target``,
+``python -m integration.joining_query CONFIG``, where CONFIG is a JSON object with ``servers``, ``topics`` (two), ``barriers`` (the barrier topics of both), ``target``,
 ``targetBarriers`` and ``location``. A row's key is the number that both sides have; its value has both sides' values.
 """
 

@@ -55,7 +55,7 @@ class SourceLine:
     text: str  # The line as the engine wrote it.
     # The parsed line; None if the source has no barriers (it is not ``barrier-kafka``).
     offset: Mapping[str, Any] | None = field(default=None, compare=False)
-    # The source's name, with which the line began. Empty if the engine tells sources apart by their positions.
+    # The source's name, with which the line began. Empty if the engine identifies sources by position.
     name: str = ""
 
     @classmethod

@@ -34,7 +34,7 @@ def _named(line: str) -> tuple[str, str]:
 VERSIONS: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {"v1": lambda line: ("", line), "v2": _named}
 """The versions of Spark's offset log: how to divide a line into the source's name and its offset.
 
-Version 1 tells sources apart by their positions. Version 2, with which a query can get and lose sources
+Version 1 identifies sources by position. Version 2, with which a query can get and lose sources
 (``spark.sql.streaming.queryEvolution.enableSourceEvolution``), writes ``name:offset``. The offset ``-`` stands for none.
 """
 

@@ -42,7 +42,7 @@ class OldSource:
     """One source of the old query."""
 
     number: int  # The number of the source, from 0, in the order of the offset log.
-    name: str  # The source's name; empty if the query told its sources apart by their positions.
+    name: str  # The source's name; empty if the query identified its sources by position.
     positions: Positions | None  # Where the new query begins; None if this is not a Kafka source.
     line: str  # The source's line in the offset log.
 

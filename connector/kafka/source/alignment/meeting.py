@@ -9,7 +9,7 @@ Spark asks one source after the other where the micro-batch ends, each in its ow
    that Spark asks after it find the file.
 
 If the driver dies before Spark has written the next ``offsets/N``, no source has moved. The next driver finds the same file, or
-chooses anew. Between two cuts, the coordinator closes no checkpoint (`transactional.barrier.is_between_cuts`).
+chooses again. Between two cuts, the coordinator closes no checkpoint (`transactional.barrier.is_between_cuts`).
 """
 
 from __future__ import annotations
