@@ -1,8 +1,8 @@
 """A stream-stream join of two topics that follow barriers, in a process of its own.
 
-``python -m integration.joining_query CONFIG``, where CONFIG is a JSON object with ``servers``, ``topics`` (two), ``barriers`` (the
-barrier topics of both), ``target``, ``targetBarriers`` and ``location``. A row's key is the number that both sides have, and its
-value has both sides' values.
+``python -m integration.joining_query CONFIG``, where CONFIG is a JSON object with ``servers``, ``topics`` (two), ``barriers``
+(the barrier topics of both), ``target``, ``targetBarriers`` and ``location``. A row's key is the number that both sides have,
+and its value has both sides' values.
 """
 
 from __future__ import annotations

@@ -174,7 +174,8 @@ def check_schedule(
         True if Spark has already planned the micro-batch. Then the message also says how to continue.
     """
     queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
-    if len(lines) > 1 and any(each is not None for each in queries) and any(each != query for each in queries):
+    agreed = all(each == query for each in queries) or (len(lines) == 1 and queries[0] in (None, ""))
+    if not agreed and any(each is not None for each in queries):
         raise OptionError("NOT_ALIGNED", streams=len(lines))
     if replaces and any(line.is_reordered for line in lines):
         raise OptionError(

@@ -39,7 +39,7 @@ def _cut(align: AlignOptions) -> dict[str, Any]:
 def check_together(sources: Sequence[Mapping[str, str]]) -> None:
     """Check that the sources of one query that follow barriers can agree, and that they read all topics of the marks."""
     reads = [parse_read_options(options, "stream") for options in sources]
-    if len(reads) < 2 or not all(read.align is not None and read.align.location is not None for read in reads):
+    if not reads or not all(read.align is not None and read.align.location is not None for read in reads):
         return
     for what, values in (
         ("alignOn", {tuple(sorted(read.align.topics)) for read in reads if read.align is not None}),

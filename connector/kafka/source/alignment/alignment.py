@@ -163,7 +163,7 @@ class Alignment:
         # A channel that was added to alignOn has no mark yet. Until it has one, no cut is exact.
         cut = replace(cut, marks=marks, exact=cut.exact and marks.keys() == {*self._align.topics}, query=self._query())
         self._ids = before.ids
-        met = None if self._meeting is None else self._meeting.look(cut)
+        met = None if self._meeting is None else self._meeting.look(cut, self._align.topics)
         final = self._final
         if met is not None and met.target is not None:
             cut, final, at_once = replace(cut, toward=met.target), None, False

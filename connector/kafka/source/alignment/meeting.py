@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -67,15 +67,15 @@ class Meeting:
             self._query = self._location.query_id()
         return self._query
 
-    def look(self, own: Cut) -> Situation:
-        """Return where the other sources are, seen from a source at the cut `own`."""
+    def look(self, own: Cut, topics: Collection[str]) -> Situation:
+        """Return where the other sources are, seen from a source at the cut `own`; `topics` are the query's barrier topics."""
         batch = newest(self._location, "offsets")
         if own.toward:
             return Situation(batch, target=own.toward)
         mine, ahead, left = checkpoints_of(own), [], None
         lines = source_lines(self._location, batch) if batch >= 0 else []
         for other in (Cut.from_json(line.cut) for line in lines if line.cut is not None):
-            theirs = checkpoints_of(other)
+            theirs = {topic: number for topic, number in checkpoints_of(other).items() if topic in topics}
             if theirs == mine:
                 left = other.toward or left
             elif _is_before(mine, theirs):
