@@ -79,10 +79,16 @@ class Allowing:
         (None, None, 0, Level.UNKNOWN),
         (None, None, 600_000, Level.PROBLEM),
         (None, 30_000, 0, Level.WARNING),
+        (2**31 - 1, 2**31 - 1, 2**31 - 2, Level.GOOD),
     ],
 )
 def test_a_checkpoint_has_half_of_the_timeout(most: int | None, asked: int | None, interval: int, level: Level) -> None:
     assert check_timeout(Allowing(most), asked, interval).level is level  # type: ignore[arg-type]
+
+
+def test_a_timeout_without_an_end_is_named() -> None:
+    found = check_timeout(Allowing(2**31 - 1), 2**31 - 1, 0)  # type: ignore[arg-type]
+    assert found.sentence == "prepared transactions never expire"
 
 
 def test_a_store_that_replaces_files_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

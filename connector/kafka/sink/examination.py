@@ -9,6 +9,7 @@ from connector.kafka.client.admin import Description, KafkaAdmin
 from connector.kafka.client.cluster_admin import TOPIC
 from connector.kafka.sink.transaction import timeout_of
 from connector.kafka.sink.transactional_ids import BUSY, ids_under, run_id
+from connector.kafka.sink.write_options import LONGEST_TIMEOUT_MS
 from transactional.finding import Finding, good, problem, unknown, warning
 
 MESSAGE_BYTES: Final = 1_048_588
@@ -19,6 +20,8 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
     """Check whether the transactions' timeout is long enough. If it exceeds the brokers' limit, the sink raises an error."""
     most = admin.longest_timeout_ms()
     timeout = timeout_of(asked_ms, admin)
+    if timeout == LONGEST_TIMEOUT_MS == most:
+        return good("transaction-timeout", "prepared transactions never expire")
     if interval_ms * 2 > timeout:
         return problem(
             "transaction-timeout",

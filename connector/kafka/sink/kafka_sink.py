@@ -34,7 +34,7 @@ from connector.kafka.sink.transaction import (
     timeout_of,
 )
 from connector.kafka.sink.transactional_ids import BUSY, MAX_PREPARED, ids_under, run_id
-from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_options
+from connector.kafka.sink.write_options import LONGEST_TIMEOUT_MS, WRITE_OPTIONS, parse_write_options
 from transactional.capabilities import (
     Examines,
     Expires,
@@ -325,10 +325,11 @@ class KafkaSink(
         )
 
     def lifetime(self) -> float | None:
-        """Return the transaction timeout, in seconds; None with at-least-once."""
-        return (
-            timeout_of(self._settings.timeout_ms, self._driver_admin()) / 1000 if self._settings.exactly_once else None
-        )
+        """Return the transaction timeout, in seconds; None with at-least-once, and if transactions never expire."""
+        if not self._settings.exactly_once:
+            return None
+        timeout = timeout_of(self._settings.timeout_ms, self._driver_admin())
+        return None if timeout == LONGEST_TIMEOUT_MS else timeout / 1000
 
     def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
         """Return the ids of the topics that the transactions wrote to, in the notation of the source's offsets."""

@@ -144,6 +144,14 @@ def test_a_warm_up_that_fails_leaves_the_begin_to_find_out(cluster: FakeCluster)
     assert made.beginTransaction(context()).name == "q.2.5"
 
 
+@pytest.mark.parametrize(("asked", "lifetime"), [("120000", 120.0), ("2147483647", None), (None, 300.0)])
+def test_prepared_transactions_live_as_long_as_the_timeout(
+    cluster: FakeCluster, asked: str | None, lifetime: float | None
+) -> None:
+    cluster.longest = 2**31 - 1 if asked else 300_000
+    assert sink(**({} if asked is None else {"kafka.transaction.timeout.ms": asked})).lifetime() == lifetime
+
+
 @pytest.mark.parametrize("asked", ["120000", None])
 def test_the_timeout_is_the_user_s_or_what_the_brokers_allow(cluster: FakeCluster, asked: str | None) -> None:
     cluster.longest = 300_000
