@@ -90,6 +90,8 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         try:
             self._sink.refuse_stream(overwrite)
             view = replace(spark_view(self._sink.location), running=self._sink.running)
+            if view.running is None and any(line.name for line in view.lines):
+                raise self._sink.sources_unknown()
             with self._sink.coordinator(view) as coordinator:
                 self._plan = coordinator.plan()
         except (OptionError, StoreError) as problem:

@@ -134,6 +134,15 @@ class HostedSink:
         """Return the number of the journal's last entry; 0 if there is none."""
         return self.location.journal().load().position
 
+    def sources_unknown(self) -> OptionError:
+        """Return the error for a query whose offset log names its sources, if it can't be seen which sources it has now."""
+        reason = (
+            "the query may have lost a source since the micro-batch was planned. Only a program that calls "
+            "barrier_kafka.register(spark) before start(), and does not use Spark Connect, reports the sources"
+        )
+        path = self.location.files.shown("offsets")
+        return OptionError("SPARK_OFFSETS_UNKNOWN", path=path, version="2", option="", reason=reason)
+
     def refuse_overwrite(self, how: str, instead: str) -> None:
         """Raise `OptionError` if the sink can't replace committed rows; `how` is the user's setting, `instead` a valid one."""
         if not self.type.supportsOverwrite:

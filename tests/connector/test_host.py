@@ -23,6 +23,7 @@ from transactional.checkpoint import Mode
 from transactional.errors import (
     FencedError,
     JournalError,
+    LocationError,
     OptionError,
     ProtocolError,
     RetriableError,
@@ -410,6 +411,22 @@ def test_what_can_not_work_is_refused_at_the_planning(spark: Spark) -> None:
     with pytest.raises(OptionError, match="FORBIDDEN_OPTION"):
         spark.planned(0)
     assert not spark.ledger().position
+
+
+def test_a_micro_batch_of_sources_with_names_needs_to_know_which_of_them_the_query_has(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'v2\n{"batchWatermarkMs":0}\nalpha:{"end":0}\nbeta:7'
+    monkeypatch.setattr(spark, "offsets", lambda batch: (spark.path / "offsets" / str(batch)).write_text(text))
+    with pytest.raises(OptionError, match=r"SPARK_OFFSETS_UNKNOWN.*register\(spark\) before start\(\)"):
+        spark.planned(0)
+    spark.options["startedSources"] = '["alpha"]'
+    with pytest.raises(LocationError, match=r"SOURCE_REMOVED.*beta.*barrier stop"):
+        spark.planned(0)
+    assert not spark.ledger().position
+    spark.options["startedSources"] = '["alpha", "beta", "gamma"]'
+    spark.micro_batch(0, (1, 2))
+    assert spark.rows() == [1, 2]
 
 
 @pytest.mark.parametrize("phase", list(internals.Phase))

@@ -64,10 +64,8 @@ def check_running(
         The names of the query's sources, as the program has started it; None if they are not known.
     batch : int
     """
-    if not any(line.name for line in lines):
-        return  # the engine itself compares the number of sources
-    if running is None:
-        raise LocationError("SOURCES_UNKNOWN", batch=batch)
+    if running is None or not any(line.name for line in lines):
+        return  # without names, the engine itself compares the number of sources
     before = by_name(previous or ())
     changed = {name for name, line in by_name(lines).items() if name not in before or before[name] != line}
     removed = sorted(changed - set(running))
