@@ -82,6 +82,11 @@ class SourceLine:
         return CheckpointBarrier.from_json(value) if value else None
 
     @property
+    def ends_with_barrier(self) -> bool:
+        """Whether no row is between the last barrier and the end."""
+        return self.barrier is not None and not self._of("barrierRows")
+
+    @property
     def topics(self) -> frozenset[str]:
         """The names of the topics whose positions the line contains."""
         return frozenset(self._of("topics") or ())

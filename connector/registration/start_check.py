@@ -134,8 +134,8 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     lines = [planned.line_of(read) if name == SOURCE_NAME else SourceLine(name) for name, read in sources]
     host.check_start(mode.lower() == "complete", lines if ours else ())
     _warn_of_slow_settings(writer._spark)
+    planned.check_together(ours)
     if host.is_first():
-        planned.check_together(ours)
         for read in ours:
             planned.check_bounds(read)
         _check_first(writer._spark, host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +36,7 @@ from transactional.errors import (
 )
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.journal.journal import SNAPSHOT_EVERY
-from transactional.recovery import QueryView
+from transactional.recovery import QueryView, check_schedule
 from transactional.sink import Options
 from transactional.testing import RecordingSink
 
@@ -156,6 +157,19 @@ def test_two_streams_are_refused_if_one_follows_other_queries(world: World, monk
     assert not world.run(execution, 1, 1)
     assert [getattr(error, "condition", error) for error in execution.errors] == ["NOT_ALIGNED"]
     assert visible(world) == []
+
+
+def test_sources_that_agree_on_cuts_name_their_query_and_a_copy_s_do_when_they_move() -> None:
+    def follows(end: int, query: str) -> SourceLine:
+        cut = {"lineage": {}, "exact": True, "query": query}
+        return SourceLine.parse(json.dumps({"source": "barrier-kafka", "topics": {"t": {"0": end}}, "cut": cut}))
+
+    check_schedule([follows(1, "q"), follows(2, "q")], (), None, query="q")
+    before = [follows(1, "origin"), follows(2, "origin")]
+    check_schedule([follows(1, "origin"), follows(3, "q")], (), None, query="q", previous=before)
+    for now in ([follows(3, "origin"), follows(3, "q")], [follows(1, "origin")], [follows(1, "q"), follows(2, "")]):
+        with pytest.raises(OptionError, match="NOT_ALIGNED"):
+            check_schedule(now, (), None, query="q")
 
 
 # -- why a checkpoint closes --------------------------------------------------------------------------------------------

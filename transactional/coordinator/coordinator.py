@@ -93,8 +93,10 @@ class CheckpointCoordinator:
         check_prefix(ledger, self._settings.prefix)
         if not self._settings.allow_non_restored:
             check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
-        check_running(self._view.lines, self._view.previous, self._view.running, self._view.batch)
-        check_beginnings(self._view.lines, self._view.previous, ledger.left_after(self._view.batch - 1))
+        view = self._view
+        is_open = bool(ledger.undecided()) or ledger.reached >= view.batch
+        check_running(view.lines, view.previous, view.running, view.batch, is_open=is_open)
+        check_beginnings(view.lines, view.previous, ledger.left_after(view.batch - 1))
         if self._view.gaps:
             check_target(ledger, self._session.identify())
         # P3: continue the newest run if it is ours, or claim a new one. From here on no other driver decides anything.

@@ -295,7 +295,8 @@ class Decision:
                     store = f"{self._sink.name()} {route}".strip()
                     raise StoreError("STORE_REPLACED", store=store, known=known, changes=changes)
         if targets:
-            check_schedule(self._view.lines, targets, None, query=self._view.queryId)
+            view = self._view
+            check_schedule(view.lines, targets, None, query=view.queryId, previous=view.previous)
 
     def _decline(
         self, problem: HookError | JournalError, reason: ClosingReason, fact: entries.Prepared, asked: _Asked

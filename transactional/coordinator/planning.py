@@ -32,7 +32,8 @@ class Planning:
     def recover(self, run: RunRecord, claimed: bool) -> None:
         """P4 to P8: settle decided checkpoints, keep or void prepared micro-batches, sweep, and restore the hooks."""
         topics = [value for key, value in run.identity.items() if key == "topicId" or key.endswith(".topicId")]
-        check_schedule(self._view.lines, topics, run.lifetime, self._sink.replacesRows, query=self._view.queryId)
+        view, replaces = self._view, self._sink.replacesRows
+        check_schedule(view.lines, topics, run.lifetime, replaces, query=view.queryId, previous=view.previous)
         try:
             self.settle_all(run.token)
         except RewindRequiredError as behind:

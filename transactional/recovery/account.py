@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Sequence
 
-from transactional.barrier import SourceLine, sources_digest
+from transactional.barrier import SourceLine, by_name, sources_digest
 from transactional.errors import LocationError, OptionError, RetriableError, RewindRequiredError
 from transactional.ledger import Ledger, RunRecord
 from transactional.recovery.versions import check_version
@@ -156,6 +156,7 @@ def check_schedule(
     replaces: bool = False,
     planned: bool = True,
     query: str = "",
+    previous: Sequence[SourceLine] | None = None,
 ) -> None:
     """Check that the query can use ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering``.
 
@@ -170,11 +171,18 @@ def check_schedule(
         True if a row replaces the earlier row of its key.
     query : str
         What the sources must name as their query if they follow barriers and there are several (`Cut.query`).
+    previous : Sequence[SourceLine] or None
+        The lines of the micro-batch before. A copy of the query has a new id, which a line has only after the source has moved.
     planned : bool
         True if Spark has already planned the micro-batch. Then the message also says how to continue.
     """
+    before = by_name(previous or ())
     queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
-    agreed = all(each == query for each in queries) or (len(lines) == 1 and queries[0] in (None, ""))
+    own = [
+        query if each and before.get(name) == line else each
+        for (name, line), each in zip(by_name(lines).items(), queries, strict=True)
+    ]
+    agreed = all(each == query for each in own) or (len(lines) == 1 and queries[0] in (None, ""))
     if not agreed and any(each is not None for each in queries):
         raise OptionError("NOT_ALIGNED", streams=len(lines))
     if replaces and any(line.is_reordered for line in lines):

@@ -12,7 +12,10 @@ from typing import Any
 
 from transactional.barrier import SourceLine, by_name
 from transactional.entry import canonical
-from transactional.errors import LocationError
+from transactional.errors import LocationError, OptionError
+
+EARLIEST = -2
+"""In ``startingOffsets``: the first offset of a partition."""
 
 Left = Mapping[str, Mapping[str, Any]]
 """Where lost sources stopped: name → topic → ``{"id": topic id, "ends": {partition: offset}}``.
@@ -24,37 +27,58 @@ A source whose positions can't be read has no topics.
 def ends_left(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> dict[str, Any]:
     """Return where the sources that the query no longer has stopped, after a micro-batch.
 
-    `left` is the result for the micro-batch before. A topic that another source now reads is no longer in the result, because
-    that source began where the lost one stopped (`check_beginnings`).
+    `left` is the result for the micro-batch before. If a source begins a topic where a lost one stopped (`check_beginnings`),
+    it continues the lost one, which is then no longer in the result.
     """
-    begun = {topic for new in _new_topics(lines, previous).values() for topic in new}
-    found: dict[str, Any] = {}
-    for name, topics in _lost(lines, previous, left).items():
-        kept = {topic: at for topic, at in topics.items() if topic not in begun}
-        if kept or not topics:
-            found[name] = kept
-    return found
+    lost = _lost(lines, previous, left)
+    found = {name: dict(topics) for name, topics in lost.items()}
+    for name, topic in _beginnings(lines, previous):
+        line = by_name(lines)[name]
+        for source, at in _candidates(topic, line, found):
+            if source == name or _stands(line, topic, at):
+                del found[source][topic]
+                break
+    return {name: topics for name, topics in found.items() if topics or not lost[name]}
 
 
 def check_beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> None:
     """Check that a source begins a topic where a lost source stopped to read it. For `left`, see `ends_left`."""
-    if previous is None:
+    if previous is None or not any(line.name for line in lines):
         return
     lost, now, before = _lost(lines, previous, left), by_name(lines), by_name(previous)
-    for name, new in _new_topics(lines, previous).items():
-        line = now[name]
-        if name not in before and name in left and (line.offset is None or not left[name]):
-            reason = f"the source {name} comes back, and it can't be seen where it begins"
+    if now.keys() != before.keys() and any(line.cut is not None for line in (*lines, *previous)):
+        raise OptionError(
+            "INVALID_OPTION",
+            owner="barrier-kafka",
+            option="alignOn",
+            value="barrier topics",
+            expectation="not set, because sources were added, removed or renamed: a query that follows barriers must keep its "
+            "sources. Start it with the previous sources, or at a new location",
+        )
+    unseen = sorted(name for name, topics in lost.items() if not topics)
+    for name in sorted(now.keys() - before.keys()):
+        if unseen or (lost and now[name].offset is None):
+            reason = f"it can't be seen whether the source {name} begins where the source {(unseen or sorted(lost))[0]} stopped"
             raise LocationError("SOURCE_BEGINS_ELSEWHERE", source=name, reason=reason, wanted="{}")
-        _check_beginning(name, line, new, lost)
+    for name, topic in _beginnings(lines, previous):
+        # A source may read a topic again that it had lost itself: it keeps its positions.
+        itself = name if name in before else None
+        candidates = [(source, at) for source, at in _candidates(topic, now[name], lost) if source != itself]
+        if candidates and not any(_stands(now[name], topic, at) for _, at in candidates):
+            raise _elsewhere(name, now[name], topic, *candidates[0])
 
 
 def check_running(
-    lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, running: Collection[str] | None, batch: int
+    lines: Sequence[SourceLine],
+    previous: Sequence[SourceLine] | None,
+    running: Collection[str] | None,
+    batch: int,
+    *,
+    is_open: bool = False,
 ) -> None:
-    """Check that the query still has each source whose rows a planned micro-batch contains.
+    """Check that the query still has each source whose rows are not committed yet.
 
-    The engine would run the micro-batch without the rows of a source that the query no longer has, and never read them.
+    The engine would run a planned micro-batch without the rows of a source that the query no longer has, and never read them.
 
     Parameters
     ----------
@@ -63,46 +87,66 @@ def check_running(
     running : Collection[str] or None
         The names of the query's sources, as the program has started it; None if they are not known.
     batch : int
+    is_open : bool
+        Whether earlier micro-batches are undecided, or were taken back by a rewind.
     """
     if running is None or not any(line.name for line in lines):
         return  # without names, the engine itself compares the number of sources
     before = by_name(previous or ())
     changed = {name for name, line in by_name(lines).items() if name not in before or before[name] != line}
-    removed = sorted(changed - set(running))
+    needed = changed | (before.keys() if is_open else set())
+    removed = sorted(needed - set(running))
     if removed:
         raise LocationError("SOURCE_REMOVED", batch=batch, sources=removed, names=", ".join(removed))
 
 
-def _new_topics(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> dict[str, frozenset[str]]:
-    """Return the topics that each source reads in this micro-batch, but did not read in the previous one."""
+def _beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[tuple[str, str]]:
+    """Return each source, with each topic that it reads in this micro-batch but did not read in the previous one."""
     before = {name: line.topics for name, line in by_name(previous or ()).items()}
-    return {name: line.topics - before.get(name, frozenset()) for name, line in by_name(lines).items()}
+    return [
+        (name, topic)
+        for name, line in sorted(by_name(lines).items())
+        for topic in sorted(line.topics - before.get(name, frozenset()))
+    ]
 
 
 def _lost(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> dict[str, Any]:
-    """Return `left`, with the sources of the previous micro-batch that this one does not have."""
+    """Return `left`, with the sources and topics of the previous micro-batch that this one does not have."""
     now, found = by_name(lines), dict(left)
     for name, line in by_name(previous or ()).items():
-        if name not in now:
-            ids = line.topic_ids
-            topics = {topic: {"id": ids.get(topic, ""), "ends": ends} for topic, ends in sorted(line.ends.items())}
+        if not line.name:
+            continue
+        gone = line.topics - (now[name].topics if name in now else frozenset())
+        if name not in now or gone:
+            ids, ends = line.topic_ids, line.ends
+            topics = {topic: {"id": ids.get(topic, ""), "ends": ends[topic]} for topic in sorted(gone)}
             found[name] = {**found.get(name, {}), **topics}
     return found
 
 
-def _check_beginning(name: str, line: SourceLine, new: Collection[str], lost: Left) -> None:
-    """Check the topics that are new to a source. After a topic was deleted and created again, it may begin anywhere."""
-    start, ids = line.start, line.topic_ids
-    for source, topics in sorted(lost.items()):
-        for topic, at in sorted(topics.items()):
-            begins = start.get(topic, {})
-            elsewhere = [number for number, offset in sorted(at["ends"].items()) if begins.get(number) != offset]
-            if topic not in new or at["id"] != ids.get(topic, "") or not elsewhere:
-                continue
-            number = elsewhere[0]
-            reason = (
-                f"the source {name} begins {topic}-{number} at offset {begins.get(number, 'unknown')}, but the source "
-                f"{source}, which the query no longer has, stopped there at offset {at['ends'][number]}"
-            )
-            wanted = canonical({topic: {**begins, **at["ends"]}})
-            raise LocationError("SOURCE_BEGINS_ELSEWHERE", source=name, reason=reason, wanted=wanted)
+def _candidates(topic: str, line: SourceLine, lost: Left) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the lost sources that read a topic, and where they stopped. A topic that was created again has other rows."""
+    identity = line.topic_ids.get(topic, "")
+    return [
+        (source, topics[topic])
+        for source, topics in sorted(lost.items())
+        if topic in topics and topics[topic]["id"] == identity
+    ]
+
+
+def _stands(line: SourceLine, topic: str, at: Mapping[str, Any]) -> bool:
+    """Return whether a source begins a topic where another one stopped."""
+    begins = line.start.get(topic, {})
+    return all(begins.get(number) == offset for number, offset in at["ends"].items())
+
+
+def _elsewhere(name: str, line: SourceLine, topic: str, source: str, at: Mapping[str, Any]) -> LocationError:
+    begins = line.start.get(topic, {})
+    number = next(number for number, offset in sorted(at["ends"].items()) if begins.get(number) != offset)
+    reason = (
+        f"the source {name} begins {topic}-{number} at offset {begins.get(number, 'unknown')}, but the source {source}, which "
+        f"the query no longer has, stopped there at offset {at['ends'][number]}"
+    )
+    # A partition that was created later is read from its first row.
+    wanted = canonical({topic: {**dict.fromkeys(begins, EARLIEST), **at["ends"]}})
+    return LocationError("SOURCE_BEGINS_ELSEWHERE", source=name, reason=reason, wanted=wanted)

@@ -102,6 +102,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 ends, cut = newest
                 begin = {partition: ends.get(partition, 0) for partition in start.topics}
                 start = replace(start, topics=begin, start=begin, cut=cut)
+        if self._alignment is not None and self._alignment.is_together and start.cut is None:
+            start = replace(start, cut=self._alignment.no_cut())
         return start.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -38,6 +38,8 @@ class Aim:
     closes_at_cuts: bool = False  # Whether the micro-batch may carry a barrier only if its cut is exact.
     is_last: bool = True  # Whether a run that ends by itself (availableNow) ends when it has read up to `ends`.
     next: Mapping[str, int] | None = None  # The cut to which it reads: barrier topic → the checkpoint of its mark.
+    # Whether another source of the query has already put a barrier at that cut: this source then does the same.
+    joins: bool = False
     targets: Positions = field(
         default_factory=dict
     )  # The offsets at which the next cut is reached, as far as they are known.

@@ -106,7 +106,13 @@ class Alignment:
             return None if found is None else checkpoints_of(found[1])
 
         at = self._meeting.start(choose)
-        return None if at is None else self.newest(admin, ids, within, at)
+        if at is None:
+            return None
+        found = self.newest(admin, ids, within, at)
+        if found is None:
+            reason = f"another source of this query begins at the checkpoints {dict(at)}, whose marks can't be read now"
+            raise disagree(", ".join(sorted(at)), reason)
+        return found
 
     def newest(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions, at: Checkpoints | None = None
@@ -189,6 +195,8 @@ class Alignment:
                 aim = self._agreed(aim, outlook, met)
             elif met is not None and self._final is not None and aim.next is not None:
                 aim = replace(aim, is_last=all(number >= self._final.get(name, 0) for name, number in aim.next.items()))
+        if met is not None and aim.next is not None:
+            aim = replace(aim, joins=aim.next in met.closing)
         self._warn(aim, outlook)
         return aim
 
@@ -203,6 +211,10 @@ class Alignment:
     def is_together(self) -> bool:
         """Whether the query has other sources, with which this one agrees on cuts."""
         return self._meeting is not None
+
+    def no_cut(self) -> Cut:
+        """Return the cut of a source that has not reached one yet."""
+        return Cut(query=self._query())
 
     def _query(self) -> str:
         return "" if self._meeting is None else self._meeting.query

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ class Situation:
     batch: int  # The newest micro-batch in Spark's offset log; -1 if there is none.
     waits: bool = False  # Whether another source is still on its way to the source's cut.
     target: Checkpoints | None = None  # The cut to read to; None if no source has chosen it yet.
+    closing: Sequence[Checkpoints] = ()  # The cuts at which another source has put a barrier.
 
 
 class Meeting:
@@ -70,14 +71,16 @@ class Meeting:
     def look(self, own: Cut, topics: Collection[str]) -> Situation:
         """Return where the other sources are, seen from a source at the cut `own`; `topics` are the query's barrier topics."""
         batch = newest(self._location, "offsets")
-        if own.toward:
-            return Situation(batch, target=own.toward)
-        mine, ahead, left = checkpoints_of(own), [], None
+        mine, ahead, left, closing = checkpoints_of(own), [], None, []
         lines = source_lines(self._location, batch) if batch >= 0 else []
-        for other in (Cut.from_json(line.cut) for line in lines if line.cut is not None):
+        for line, other in ((line, Cut.from_json(line.cut)) for line in lines if line.cut is not None):
             theirs = {topic: number for topic, number in checkpoints_of(other).items() if topic in topics}
+            if other.exact and line.ends_with_barrier:
+                closing.append(theirs)
+            if own.toward:
+                continue
             if theirs == mine:
-                left = other.toward or left
+                left = {topic: number for topic, number in other.toward.items() if topic in topics} or left
             elif _is_before(mine, theirs):
                 ahead.append(theirs)
             elif _is_before(theirs, mine):
@@ -87,9 +90,13 @@ class Meeting:
                     f"two sources of this query are at the cuts {mine} and {theirs}, and neither is before the other"
                 )
                 raise disagree(", ".join(sorted({*mine, *theirs})), reason)
-        if ahead:
-            return Situation(batch, target=min(ahead, key=lambda cut: sum(cut.values())))
-        return Situation(batch, target=left or self._read(_name(batch, mine)))
+        if own.toward:
+            target: Checkpoints | None = own.toward
+        elif ahead:
+            target = min(ahead, key=lambda cut: sum(cut.values()))
+        else:
+            target = left or self._read(_name(batch, mine))
+        return Situation(batch, target=target, closing=tuple(closing))
 
     def agree(self, situation: Situation, own: Cut, chosen: Checkpoints) -> Checkpoints:
         """Record the cut that a source has chosen as the next one, and return it. If another was recorded, return that one."""

@@ -11,7 +11,7 @@ from connector.kafka.source.alignment.aim import Aim
 from connector.kafka.source.offsets import SourceOffset
 from connector.kafka.source.planning.available import Available
 from connector.kafka.source.planning.ranges import ranges_between
-from transactional.barrier import CheckpointBarrier
+from transactional.barrier import BarrierKind, CheckpointBarrier
 from transactional.schedule import Schedule
 
 K = TypeVar("K", bound=Hashable)
@@ -92,6 +92,7 @@ def next_offset(available: Available, limit: int | None, timing: Timing, aim: Ai
         at_target=timing.ends and end == available.ends,
     )
     if aim is not None and aim.closes_at_cuts and cut is not None:
+        kind = (BarrierKind.CHECKPOINT if aim.joins and moved else None) if kind is None else kind
         kind = kind if cut.exact else None
         rows_now = rows_now or moved  # a cut without rows also needs a micro-batch: later rows come after the cut
     if kind is None and not rows_now:

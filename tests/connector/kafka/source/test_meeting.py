@@ -19,6 +19,7 @@ from tests.connector.kafka.source.fake_query import Offset, Query, through_text
 from tests.connector.kafka.source.test_alignment_random import World
 from transactional.barrier import SourceLine, cut_of, is_between_cuts, new_barriers
 from transactional.errors import LocationError, OptionError, StoreError
+from transactional.recovery import check_schedule
 
 DRIVER = "SPARK_LOCAL_DIRS"
 
@@ -78,9 +79,12 @@ class Joined:
         for source, end in zip(self.sources, ends, strict=True):
             source.ranges(end)
             source.start = end
-        previous = self.lines[-2] if batch else None
-        if new_barriers(self.lines[-1], previous) and not is_between_cuts(self.lines[-1]):
+        lines, previous = self.lines[-1], self.lines[-2] if batch else None
+        check_schedule(lines, (), None, query="the-query", previous=previous)
+        if new_barriers(lines, previous) and not is_between_cuts(lines):
             self.checkpoints.append(batch)
+        elif previous is not None and is_between_cuts(previous) and not is_between_cuts(lines):
+            assert not any(line.ends_with_barrier for line in lines), "one of them has a barrier at this cut"
         return True
 
     def run(self, most: int = 500) -> None:
