@@ -94,9 +94,9 @@ def join(kafka: Cluster, tmp_path: Path) -> Iterator[tuple[Origin, Stage, Stage,
     Stage.bury()
 
 
-@pytest.mark.parametrize(
-    ("checkpoints", "kills"), [(4, 1), pytest.param(200, 12, marks=[pytest.mark.matrix, pytest.mark.timeout(3000)])]
-)
+@pytest.mark.matrix
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(("checkpoints", "kills"), [(4, 1), (200, 12)])
 def test_each_checkpoint_of_a_stream_stream_join_has_whole_pairs(
     join: tuple[Origin, Stage, Stage, Join], checkpoints: int, kills: int
 ) -> None:
