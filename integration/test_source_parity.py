@@ -313,6 +313,7 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
         {"subscribe": "$b", "alignOn": "marks-of-$a"},
         "MARKS_DISAGREE.*marks of the topic source-parity-a, which this query",
     ),
+    ({"checkpointLocation": "/q"}, "FORBIDDEN_OPTION.*checkpointLocation: it needs alignOn"),
     ({"alignOn": "marks-of-$a", "alignment": "best"}, "INVALID_OPTION.*alignment is 'best'"),
     ({"alignOn": "marks-of-$a", "alignment": "unaligned", "alignedTimeout": "later"}, "INVALID_OPTION.*alignedTimeout"),
     # What Spark's guide lists as not to be set.
@@ -465,7 +466,9 @@ def test_every_option_has_a_case_and_a_bad_value() -> None:
     def keys(cases: Sequence[Mapping[str, str]]) -> set[str]:
         return {key.lower() for options in cases for key in options}
 
-    known = {option.key.lower() for option in (*READ_OPTIONS.options, GROUP_ID)}
+    # These need a query's location: tests/connector/kafka/source/test_meeting.py.
+    elsewhere = {"checkpointlocation", "checkpointendpoint", "checkpointregion"}
+    known = {option.key.lower() for option in (*READ_OPTIONS.options, GROUP_ID)} - elsewhere
     assert known <= keys([*(case.options for case in STREAMS), *(case.options for case in BATCHES)])
     assert known <= keys([options for options, _ in (*BAD, *BAD_BATCHES)])
 
