@@ -219,11 +219,7 @@ def stream_sources(writer: DataStreamWriter) -> Sequence[tuple[str, Mapping[str,
     """Return the format and the options of each streaming source of a writer; empty if unknown. *In the user's program.*"""
     found = []
     try:
-        leaves: Any = writer._df._jdf.queryExecution().analyzed().collectLeaves().iterator()
-        while leaves.hasNext():
-            leaf = leaves.next()
-            if not leaf.isStreaming():
-                continue
+        for leaf in _streaming_leaves(writer):
             if leaf.nodeName() == "StreamingRelationV2":
                 found.append((str(leaf.sourceName()), dict(leaf.extraOptions().asCaseSensitiveMap())))
             else:  # a source of Spark's own, with the first source API
@@ -244,14 +240,20 @@ def source_names(writer: DataStreamWriter) -> Sequence[str] | None:
     found: list[str] = []
     evolves = (setting(writer._spark, _SOURCE_EVOLUTION) or "").lower() == "true"
     try:
-        leaves: Any = writer._df._jdf.queryExecution().analyzed().collectLeaves().iterator()
-        while leaves.hasNext():
-            leaf = leaves.next()
-            if leaf.isStreaming():
-                found.append(str(leaf.sourceIdentifyingName().nameOpt().get()) if evolves else str(len(found)))
+        for leaf in _streaming_leaves(writer):
+            found.append(str(leaf.sourceIdentifyingName().nameOpt().get()) if evolves else str(len(found)))
     except Exception:  # noqa: BLE001 - Spark Connect, a source without a name, or an older Spark.
         return None
     return found
+
+
+def _streaming_leaves(writer: DataStreamWriter) -> Iterator[Any]:
+    """Yield the streaming sources of a writer's analyzed plan, in the order of the plan."""
+    leaves: Any = writer._df._jdf.queryExecution().analyzed().collectLeaves().iterator()
+    while leaves.hasNext():
+        leaf = leaves.next()
+        if leaf.isStreaming():
+            yield leaf
 
 
 def setting(session: SparkSession, key: str) -> str | None:

@@ -137,6 +137,8 @@ def test_of_two_lost_sources_of_a_topic_each_is_continued_once() -> None:
     assert begins([*third, line("r", 0, 5)], third, left)
     assert not begins([*third, line("r", 120, 125)], third, left)
     assert begins([*second, line("x", 110, 125)], second, ends_left(second, first, {})), "of neither"
+    alike = ends_left(second, [line("l", 0, 100), line("r", 0, 100), *first[2:]], {})
+    assert sorted(ends_left(third, second, alike)) == ["r"], "it continues one of two that stopped at the same offset"
 
 
 def test_a_topic_that_moves_to_another_source_continues() -> None:

@@ -176,15 +176,7 @@ def check_schedule(
     planned : bool
         True if Spark has already planned the micro-batch. Then the message also says how to continue.
     """
-    before = by_name(previous or ())
-    queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
-    own = [
-        query if each and before.get(name) == line else each
-        for (name, line), each in zip(by_name(lines).items(), queries, strict=True)
-    ]
-    agreed = all(each == query for each in own) or (len(lines) == 1 and queries[0] in (None, ""))
-    if not agreed and any(each is not None for each in queries):
-        raise OptionError("NOT_ALIGNED", streams=len(lines))
+    _stop_together(lines, previous or (), query)
     if replaces and any(line.is_reordered for line in lines):
         raise OptionError(
             "INVALID_OPTION",
@@ -200,6 +192,19 @@ def check_schedule(
     reason = _why_no_interval(lines, targets, lifetime, longest)
     if reason:
         raise OptionError("INTERVAL_NOT_POSSIBLE", option="barrierInterval", interval=longest, reason=reason)
+
+
+def _stop_together(lines: Sequence[SourceLine], previous: Sequence[SourceLine], query: str) -> None:
+    """Check that sources which follow barriers agree on cuts, if there are several. For the parameters, see `check_schedule`."""
+    before = by_name(previous)
+    queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
+    own = [
+        query if each and before.get(name) == line else each
+        for (name, line), each in zip(by_name(lines).items(), queries, strict=True)
+    ]
+    agreed = all(each == query for each in own) or (len(lines) == 1 and queries[0] in (None, ""))
+    if not agreed and any(each is not None for each in queries):
+        raise OptionError("NOT_ALIGNED", streams=len(lines))
 
 
 def _why_no_interval(

@@ -31,11 +31,12 @@ def ends_left(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None
     it continues the lost one, which is then no longer in the result.
     """
     lost = _lost(lines, previous, left)
-    found = {name: dict(topics) for name, topics in lost.items()}
+    if not lost:
+        return {}
+    found, now = {name: dict(topics) for name, topics in lost.items()}, by_name(lines)
     for name, topic in _beginnings(lines, previous):
-        line = by_name(lines)[name]
-        for source, at in _candidates(topic, line, found):
-            if source == name or _stands(line, topic, at):
+        for source, at in _candidates(topic, now[name], found):
+            if source == name or _stands(now[name], topic, at):
                 del found[source][topic]
                 break
     return {name: topics for name, topics in found.items() if topics or not lost[name]}

@@ -25,7 +25,7 @@ from connector.kafka.client.topics import is_topic_name
 from connector.kafka.source.offsets import Positions, SourceOffset, positions_from_json
 from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import newest, offsets_text, source_lines, text_of_line
+from connector.location.offset_log import lines_of, newest, offsets_text, text_of_line
 from transactional.barrier import BarrierKind, CheckpointBarrier, SourceLine
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError
@@ -82,15 +82,16 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
         )
     uncommitted = begun if committed < begun else None
     batch = begun if take_uncommitted else committed
-    lines, watermark = source_lines(location, max(batch, 0)), _watermark(location, batch, uncommitted)
+    text, watermark = offsets_text(location, max(batch, 0)), _watermark(location, batch, uncommitted)
+    lines = lines_of(location, max(batch, 0), text)
     return OldQuery(
         path=location.path,
         query=query,
         batch=batch,
         uncommitted=uncommitted,
         sources=[_source(location, number, line, batch >= 0) for number, line in enumerate(lines)],
-        version=offsets_text(location, max(batch, 0)).partition("\n")[0],
-        metadata=_with_watermark(_line(location, "offsets", max(batch, 0)), watermark),
+        version=text.splitlines()[0],
+        metadata=_with_watermark(text.splitlines()[1], watermark),
         watermark=watermark,
         has_state=location.files.exists("state"),
     )

@@ -29,7 +29,8 @@ from connector.kafka.source.rows import HEADERS, all_columns
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.task_limits import TaskLimits
 from connector.kafka.source.topic_reader import Retries
-from connector.options import Option, OptionTable, ParsedOptions, as_bool, as_choice, as_str
+from connector.location.location import STORE_OPTIONS
+from connector.options import HOST_OPTIONS, Option, OptionTable, ParsedOptions, as_bool, as_choice, as_str
 from transactional.errors import OptionError
 from transactional.schedule import Schedule
 
@@ -241,18 +242,7 @@ READ_OPTIONS = OptionTable(
             "With alignOn, if the query has several streams: the query's checkpointLocation. All its sources then stop at the "
             "same barriers. Each of them needs this option and the same alignOn.",
         ),
-        Option(
-            "checkpointEndpoint",
-            None,
-            as_str,
-            "URL of the object store that holds checkpointLocation. Default: AWS_ENDPOINT_URL in the driver's environment.",
-        ),
-        Option(
-            "checkpointRegion",
-            None,
-            as_str,
-            "Region of that object store. Default: AWS_REGION in the driver's environment.",
-        ),
+        *(option for option in HOST_OPTIONS.options if option.key in STORE_OPTIONS.values()),
         Option(
             "alignedTimeout",
             0,
@@ -290,8 +280,7 @@ STREAM_ONLY: Final = frozenset(
         "alignedTimeout",
         "allowReordering",
         "checkpointLocation",
-        "checkpointEndpoint",
-        "checkpointRegion",
+        *STORE_OPTIONS.values(),
     }
 )
 """Options of streams. A batch read ignores them with a warning, as Spark's own source does."""
@@ -407,7 +396,7 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
         raise _forbidden(
             "alignment", "several sources of a query, which checkpointLocation announces, follow barriers exactly"
         )
-    keys = ("checkpointLocation", "checkpointEndpoint", "checkpointRegion")
+    keys = ("checkpointLocation", *STORE_OPTIONS.values())
     place = {key: str(parsed[key]) for key in keys if parsed[key] is not None}
     return AlignOptions(topics, location=place)
 

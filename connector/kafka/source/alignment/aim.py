@@ -10,7 +10,6 @@ from connector.kafka.client.topics import Partition
 from connector.kafka.marks.channel import Followed, marks_within
 from connector.kafka.marks.cuts import Lineage, next_cut
 from connector.kafka.source.alignment.cut import Cut
-from connector.kafka.source.alignment.meeting import checkpoints_of
 from connector.kafka.source.alignment.outlook import Outlook
 from connector.kafka.source.alignment.stops import choose, resume
 from connector.kafka.source.offsets import Positions
@@ -40,9 +39,8 @@ class Aim:
     next: Mapping[str, int] | None = None  # The cut to which it reads: barrier topic → the checkpoint of its mark.
     # Whether another source of the query has already put a barrier at that cut: this source then does the same.
     joins: bool = False
-    targets: Positions = field(
-        default_factory=dict
-    )  # The offsets at which the next cut is reached, as far as they are known.
+    # The offsets at which the next cut is reached, as far as they are known.
+    targets: Positions = field(default_factory=dict)
 
 
 def tracked(outlook: Outlook) -> Aim:
@@ -67,19 +65,17 @@ def stay(outlook: Outlook, *, is_last: bool = True) -> Aim:
 def toward(outlook: Outlook, cut: Mapping[str, int]) -> Aim:
     """Return the aim that reads up to a cut. `cut` maps each barrier topic to the number of marks that it passes."""
     targets, reached = outlook.targets(cut), outlook.passing(cut)
+    name = reached.checkpoints
 
     def cut_at(end: Positions) -> Cut:
         if _is_reached(targets, end):
             return reached
         if end == outlook.begin:
             return replace(outlook.cut, waited={})
-        return replace(Cut(outlook.cut.marks, query=outlook.cut.query), toward=checkpoints_of(reached))
+        return Cut(outlook.cut.marks, toward=name, query=outlook.cut.query)
 
-    final = outlook.final is None or all(
-        mark.checkpoint == outlook.final.get(name) for name, mark in reached.marks.items()
-    )
-    nearest, name = _capped(outlook, targets), checkpoints_of(reached)
-    return Aim(nearest, cut_at, closes_at_cuts=True, is_last=final, next=name, targets=targets)
+    final = outlook.final is None or all(outlook.final.get(topic) == number for topic, number in name.items())
+    return Aim(_capped(outlook, targets), cut_at, closes_at_cuts=True, is_last=final, next=name, targets=targets)
 
 
 def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:

@@ -14,7 +14,7 @@ from connector.kafka.marks.channel import Channel, Followed, disagree, marks_wit
 from connector.kafka.marks.cuts import newest_cut
 from connector.kafka.source.alignment.aim import Aim, AlignOptions, aligned, late_targets, stay, tracked, unaligned
 from connector.kafka.source.alignment.cut import Cut
-from connector.kafka.source.alignment.meeting import Checkpoints, Meeting, Situation, checkpoints_of
+from connector.kafka.source.alignment.meeting import Checkpoints, Meeting, Situation
 from connector.kafka.source.alignment.outlook import Outlook
 from connector.kafka.source.offsets import Positions
 from connector.kafka.source.subscription import Subscription
@@ -103,7 +103,7 @@ class Alignment:
 
         def choose() -> Checkpoints | None:
             found = self.newest(admin, ids, within)
-            return None if found is None else checkpoints_of(found[1])
+            return None if found is None else found[1].checkpoints
 
         at = self._meeting.start(choose)
         if at is None:
@@ -163,7 +163,7 @@ class Alignment:
         before, mode = available.before, self._align.mode
         if ends and self._final is None and mode == "exactly-once":
             found = self.newest(admin, before.ids, available.ends)
-            self._final = {} if found is None else {name: at.checkpoint for name, at in found[1].marks.items()}
+            self._final = {} if found is None else found[1].checkpoints
         cut = before.cut or Cut()
         marks = {name: mark for name, mark in cut.marks.items() if name in self._align.topics}
         # A channel that was added to alignOn has no mark yet. Until it has one, no cut is exact.
@@ -318,9 +318,9 @@ class Alignment:
                     raise disagree(
                         name, f"it has marks of the topic {topic}, but {owners[topic]} has marks of that topic as well"
                     )
-                if topic not in ids and self._meeting is not None:
-                    continue  # another source of the query reads it
                 if topic not in ids:
+                    if self._meeting is not None:
+                        continue  # another source of the query reads it
                     raise disagree(name, f"it has marks of the topic {topic}, which this query does not read")
                 if ids[topic] and short_id(identity) != ids[topic]:
                     raise disagree(

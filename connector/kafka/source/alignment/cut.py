@@ -32,6 +32,11 @@ class Cut:
     # Barrier topic → how many milliseconds its mark waited for the marks of other channels. Only for display.
     waited: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def checkpoints(self) -> dict[str, int]:
+        """The cut's name: barrier topic → the checkpoint of its mark."""
+        return {topic: mark.checkpoint for topic, mark in self.marks.items()}
+
     def same_marks(self, other: Cut | None) -> bool:
         """Return whether two cuts have the same marks and the same taken barriers; None counts as an empty cut."""
         before = other or Cut()

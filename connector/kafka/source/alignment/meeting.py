@@ -71,10 +71,10 @@ class Meeting:
     def look(self, own: Cut, topics: Collection[str]) -> Situation:
         """Return where the other sources are, seen from a source at the cut `own`; `topics` are the query's barrier topics."""
         batch = newest(self._location, "offsets")
-        mine, ahead, left, closing = checkpoints_of(own), [], None, []
+        mine, ahead, left, closing = own.checkpoints, [], None, []
         lines = source_lines(self._location, batch) if batch >= 0 else []
         for line, other in ((line, Cut.from_json(line.cut)) for line in lines if line.cut is not None):
-            theirs = {topic: number for topic, number in checkpoints_of(other).items() if topic in topics}
+            theirs = {topic: number for topic, number in other.checkpoints.items() if topic in topics}
             if other.exact and line.ends_with_barrier:
                 closing.append(theirs)
             if own.toward:
@@ -100,7 +100,7 @@ class Meeting:
 
     def agree(self, situation: Situation, own: Cut, chosen: Checkpoints) -> Checkpoints:
         """Record the cut that a source has chosen as the next one, and return it. If another was recorded, return that one."""
-        name = _name(situation.batch, checkpoints_of(own))
+        name = _name(situation.batch, own.checkpoints)
         return self._create(name, dict(chosen), situation.batch) or {}
 
     def start(self, choose: Callable[[], Checkpoints | None]) -> Checkpoints | None:
@@ -134,11 +134,6 @@ class Meeting:
             shown = self._location.files.shown(path)
             reason = f"{shown} can't be read ({problem!r}): delete it, and start the query again"
             raise LocationError("LOGS_INCONSISTENT", reason=reason, path=shown) from problem
-
-
-def checkpoints_of(cut: Cut) -> dict[str, int]:
-    """Return the checkpoints of a cut's marks, by barrier topic."""
-    return {topic: mark.checkpoint for topic, mark in cut.marks.items()}
 
 
 def _is_before(one: Checkpoints, other: Checkpoints) -> bool:

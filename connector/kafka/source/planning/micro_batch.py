@@ -92,7 +92,8 @@ def next_offset(available: Available, limit: int | None, timing: Timing, aim: Ai
         at_target=timing.ends and end == available.ends,
     )
     if aim is not None and aim.closes_at_cuts and cut is not None:
-        kind = (BarrierKind.CHECKPOINT if aim.joins and moved else None) if kind is None else kind
+        if kind is None and aim.joins and moved:
+            kind = BarrierKind.CHECKPOINT
         kind = kind if cut.exact else None
         rows_now = rows_now or moved  # a cut without rows also needs a micro-batch: later rows come after the cut
     if kind is None and not rows_now:

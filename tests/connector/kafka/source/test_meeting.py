@@ -175,6 +175,14 @@ def test_a_checkpoint_closes_where_all_sources_are_at_one_cut(
     assert len(list((tmp_path / "q" / FOLDER).iterdir())) <= 4, "what is over is deleted"
 
 
+def test_a_source_names_its_query_before_it_has_reached_a_cut(tmp_path: Path) -> None:
+    """Otherwise the first one to reach a cut is taken for one that does not agree with the others."""
+    world = World(random.Random(1))
+    joined = Joined(world, tmp_path / "q", [[name] for name in world.channels], {})
+    assert len(joined.sources) > 1
+    assert {source.start["cut"]["query"] for source in joined.sources} == {"the-query"}
+
+
 def test_sources_that_do_not_agree_tear_a_checkpoint(tmp_path: Path) -> None:
     """What the meeting is for: the same worlds without it."""
     torn = 0
