@@ -195,7 +195,7 @@ def check_schedule(
 
 
 def _stop_together(lines: Sequence[SourceLine], previous: Sequence[SourceLine], query: str) -> None:
-    """Check that sources which follow barriers agree on cuts, if there are several. For the parameters, see `check_schedule`."""
+    """Check that sources which follow barriers agree on cuts, if there are several. Parameters as in `check_schedule`."""
     before = by_name(previous)
     queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
     own = [
