@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable as DeltaLake
@@ -13,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from connector.delta import idempotent_merge
 from integration.driver_process import wait_until
+from integration.other_spark import ROOT
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -58,6 +62,35 @@ def test_sums_are_merged_once_though_every_micro_batch_fails_after_its_merge(
     assert failed == list(range(BATCHES))
     found = {row.key: row.total for row in spark.read.format("delta").load(str(target)).collect()}
     assert found == {key: sum(range(key, BATCHES * ROWS, KEYS)) for key in range(KEYS)}
+
+
+def test_the_page_s_merge_deletes(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "table"
+    spark.sql(f"CREATE TABLE delta.`{target}` (id LONG, customer STRING, amount LONG) USING delta")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deletes.md").read_text(), re.DOTALL)
+    (program,) = (block.replace("/tables/orders", str(target)) for block in blocks if "def merge" in block)
+    merging: dict[str, Any] = {"idempotent_merge": partial(idempotent_merge, app="page")}
+    exec(program, merging)
+    chance, wanted, offset = random.Random(1), dict[int, int](), 0
+    for batch in range(3):
+        rows = []
+        for _ in range(60):
+            number, amount, deleted, offset = (
+                chance.randrange(20),
+                chance.randrange(100),
+                chance.random() < 0.4,
+                offset + 1,
+            )
+            rows.append((number, "c", None if deleted else amount, deleted, offset))
+            wanted.pop(number, None)
+            if not deleted:
+                wanted[number] = amount
+        chance.shuffle(rows)
+        frame = spark.createDataFrame(rows, "id long, customer string, amount long, deleted boolean, offset long")
+        for _ in range(2):
+            merging["merge"](frame, batch)
+        found = {row.id: row.amount for row in spark.read.format("delta").load(str(target)).collect()}
+        assert found == wanted
 
 
 def done(query: StreamingQuery) -> bool:

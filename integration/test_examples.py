@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -127,6 +128,26 @@ def test_the_code_of_a_guide_is_part_of_an_example(page: str) -> None:
         assert any(block in program for program in programs), block
 
 
+def produce_changes(brokers: str, chance: random.Random, table: dict[int, float]) -> None:
+    """Change a table at random, and write what Debezium writes of it."""
+    producer = Producer({"bootstrap.servers": brokers, "partitioner": "murmur2"})
+    for _ in range(400):
+        number, amount = chance.randrange(40), chance.randrange(1000) / 4
+        before, after = ({"id": number, "customer": "c", "amount": each} for each in (table.get(number), amount))
+        key = json.dumps({"id": number}).encode()
+        if number not in table or chance.random() < 0.5:
+            event: dict[str, Any] = {"before": before if number in table else None, "after": after}
+            event["op"] = "u" if number in table else "c"
+            table[number] = amount
+        else:
+            event = {"before": before, "after": None, "op": "d"}
+            del table[number]
+        producer.produce("shop.public.orders", key=key, value=json.dumps(event).encode())
+        if event["op"] == "d":
+            producer.produce("shop.public.orders", key=key, value=None)
+    assert producer.flush(60) == 0
+
+
 @pytest.mark.matrix
 @pytest.mark.timeout(900)
 class TestMatrix:
@@ -160,6 +181,20 @@ class TestMatrix:
             newest = dict(server.ask("SELECT customer, max(id) FROM newest_orders GROUP BY customer"))
             assert sorted(newest) == [f"c{number}" for number in range(7)]
             assert server.ask("SELECT count(*) FROM newest_orders") == [(7,)]
+
+    def test_cdc(self, reader: Reader, kafka: Cluster) -> None:
+        chance, table = random.Random(1), dict[int, float]()
+        kafka.create_topic("shop.public.orders", partitions=2)
+        with PostgresqlServer() as server:
+            server.ask("CREATE ROLE writer LOGIN PASSWORD 'w'")
+            server.ask("GRANT CREATE ON DATABASE postgres TO writer; GRANT CREATE ON SCHEMA public TO writer")
+            program = reader.folder / "cdc.py"
+            program.write_text(program.read_text().replace("localhost:5432", f"127.0.0.1:{server.port}"))
+            reader.environment["PGPASSWORD"] = "w"
+            for _ in range(2):
+                produce_changes(kafka.bootstrap_servers, chance, table)
+                reader.run("cdc")
+                assert dict(server.ask("SELECT id, amount FROM orders_copy")) == table
 
     def test_mysql_table(self, reader: Reader) -> None:
         mariadb_or_skip()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 OWN_COLUMNS = ("barrier_nonce", "barrier_row")
 """The first columns of a staging table: the nonce of the row's transaction, and the row's number in the transaction."""
+
+DELETES: Final = "barrier_deletes"
+"""With the option ``deleteColumn``, a column of the staging table: whether the row deletes the row with the same key."""
 
 
 class Kind(NamedTuple):
@@ -144,6 +147,15 @@ class Dialect(ABC, Generic[AnyColumn]):
     def why_no_key(self, target: Target[AnyColumn], written: Sequence[str], names: Sequence[str]) -> str:
         """Return the reason why `names` can't be the key of an upsert that writes the columns `written`; empty if they can."""
 
+    @property
+    @abstractmethod
+    def flag(self) -> AnyColumn:
+        """The staging table's column `DELETES`. Its value comes from the query's column that ``deleteColumn`` names."""
+
+    @abstractmethod
+    def why_no_deletes(self, target: Target[AnyColumn], key: Sequence[str]) -> str:
+        """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
+
     def type_for(self, kind: pa.DataType, key: bool = False) -> str:
         """Return a new column's type for an Arrow type; empty if there is none. `key` is True for a column of the key."""
         found = self.kind(kind)
@@ -154,13 +166,25 @@ class Dialect(ABC, Generic[AnyColumn]):
         return next((each for each in self.kinds if each.has(kind)), None)
 
     @abstractmethod
-    def definition(self, column: AnyColumn) -> str:
-        """Return a column's definition in a staging table. It must refuse all values that the target would refuse or change."""
+    def definition(self, column: AnyColumn, optional: bool = False) -> str:
+        """Return a column's definition in a staging table. It must refuse all values that the target would refuse or change.
+
+        If `optional`, it allows null.
+        """
 
     def form(self, column: AnyColumn) -> object:
         """Return a value that changes if the column's definition changes, because the rows then need a new staging table."""
         return self.definition(column)
 
     @abstractmethod
-    def staging_statements(self, staging: str, target: Target[AnyColumn], written: Sequence[AnyColumn]) -> list[str]:
-        """Return the statements that create a staging table."""
+    def staging_statements(
+        self,
+        staging: str,
+        target: Target[AnyColumn],
+        written: Sequence[AnyColumn],
+        always: Collection[str] | None = None,
+    ) -> list[str]:
+        """Return the statements that create a staging table.
+
+        With `always`, rows may delete. Such a row may be null, and break the table's checks, in all columns except these.
+        """

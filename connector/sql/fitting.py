@@ -18,14 +18,37 @@ def _mismatch(dialect: Dialect[Any], reason: str, **parameters: Any) -> OptionEr
     return OptionError("COLUMNS_MISMATCH", owner=dialect.name, reason=reason, **parameters)
 
 
+def flag_of(dialect: Dialect[Any], schema: pa.Schema, deletes: str | None) -> pa.Field | None:
+    """Return the query's column that ``deleteColumn`` names; None if the option is not set. Raise if it is not one boolean."""
+    if deletes is None:
+        return None
+    fields = [field for field in schema if field.name.lower() == deletes.lower()]
+    if len(fields) != 1 or not pa.types.is_boolean(fields[0].type):
+        known = f"the query's column {deletes} is {_shown(dialect, fields[0].type)}" if len(fields) == 1 else ""
+        reason = known or f"the query has {len(fields) or 'no'} column{'s' * (len(fields) > 1)} with the name {deletes}"
+        raise _mismatch(dialect, f"deleteColumn needs a boolean column, but {reason}", option="deleteColumn")
+    return fields[0]
+
+
 def fit(
-    dialect: Dialect[AnyColumn], schema: pa.Schema, target: Target[AnyColumn], key: Sequence[str]
+    dialect: Dialect[AnyColumn],
+    schema: pa.Schema,
+    target: Target[AnyColumn],
+    key: Sequence[str],
+    deletes: str | None = None,
 ) -> list[AnyColumn]:
-    """Return the table's column for each of the query's columns, in the query's order. Raise if a column does not fit."""
-    if not len(schema):
+    """Return the table's column for each of the query's columns, in the query's order. Raise if a column does not fit.
+
+    The column that `deletes` names (``deleteColumn``) gets `Dialect.flag`, because it is staged but not written.
+    """
+    flag = flag_of(dialect, schema, deletes)
+    if len(schema) <= (flag is not None):
         raise _mismatch(dialect, "the query has no columns")
     found: list[AnyColumn] = []
     for field in schema:
+        if flag is not None and field.name == flag.name:
+            found.append(dialect.flag)
+            continue
         column = target.column(field.name)
         if column is None:
             raise _mismatch(dialect, f"{target.name} has no column {field.name}", column=field.name)
@@ -44,7 +67,19 @@ def fit(
             raise _mismatch(dialect, f"{column.name} of {target.name} is NOT NULL, but the query has no such column")
     if key:
         _check_key(dialect, found, target, key)
+    if flag is not None:
+        _check_deletes(dialect, target, flag, key)
     return found
+
+
+def _check_deletes(dialect: Dialect[AnyColumn], target: Target[AnyColumn], flag: pa.Field, key: Sequence[str]) -> None:
+    """Check that rows can be deleted by `key`, and that the column that says so is not meant for the table."""
+    own = target.column(flag.name)
+    reason = dialect.why_no_deletes(target, [column.name for name in key if (column := target.column(name))])
+    if own is not None:
+        reason = f"deleteColumn is not written, but {target.name} has the column {own.name}: rename the query's column"
+    if reason:
+        raise _mismatch(dialect, reason, option="deleteColumn")
 
 
 def _check_key(
@@ -64,8 +99,12 @@ def _check_key(
         raise _mismatch(dialect, reason, option="upsertKey")
 
 
-def create_statement(dialect: Dialect[Any], schema: pa.Schema, table: str, key: Sequence[str]) -> str:
-    """Return the statement that creates a table for these columns."""
+def create_statement(
+    dialect: Dialect[Any], schema: pa.Schema, table: str, key: Sequence[str], deletes: str | None = None
+) -> str:
+    """Return the statement that creates a table for these columns, except for the one that `deletes` names."""
+    flag = flag_of(dialect, schema, deletes)
+    schema = schema if flag is None else schema.remove(schema.get_field_index(flag.name))
     by_lower: Mapping[str, str] = {name.lower(): name for name in schema.names}
     keys = [by_lower.get(name.lower()) for name in key]
     missing = [name for name, found in zip(key, keys, strict=True) if found is None]

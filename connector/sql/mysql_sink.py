@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from connector.sql.dialect import OWN_COLUMNS, Target
+from connector.sql.dialect import DELETES, OWN_COLUMNS, Target
 from connector.sql.mysql_examination import examine_database
 from connector.sql.mysql_rows import as_values
 from connector.sql.mysql_table import NAME, Column, Mysql
@@ -76,8 +76,8 @@ TRIAL_SECONDS: Final = 1.0
 REFUSED: Final = frozenset({"ROW_REFUSED", "DATABASE_REFUSED"})
 """If a trial meets one of these conditions, the task fails, because the condition would also stop the commit."""
 
-NO_PARENT: Final = frozenset({1216, 1452})
-"""Error numbers of a missing parent row (foreign key). A trial ignores them: the same checkpoint may insert the parent."""
+FOREIGN_KEYS: Final = frozenset({1216, 1217, 1451, 1452})
+"""Error numbers of violated foreign keys. A trial ignores them: the parent may come, or the child go, before the commit."""
 
 
 class MysqlSink(TableSink):
@@ -204,7 +204,7 @@ class MysqlSink(TableSink):
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
         """Insert rows into the staging table, many per statement. Raise if the server warns that it changed a value."""
-        cursor, names = transaction.cursor, [column.name for column in self.task.written]
+        cursor, names = transaction.cursor, [column.name for column in self.task.staged]
         own = ", ".join([*OWN_COLUMNS, *map(self.dialect.quoted, names)])
         begin = f"INSERT INTO {self.task.staging} ({own}) VALUES ".encode()
         columns = [_widened(column) for column in batch.columns]
@@ -242,11 +242,12 @@ class MysqlSink(TableSink):
                 cursor, more = self.database.begin(TRIAL_SECONDS), handle["more"]
                 target = self.look_up(cursor)
                 if target is not None and self.dialect.has_trigger(cursor, target) is False:
-                    staged = Staged(handle["staging"], list(more["columns"]), more["key"], [handle["nonce"]])
-                    self.insert(cursor, target, staged, f" LIMIT {TRIED}")
+                    names, nonces = list(more["columns"]), [handle["nonce"]]
+                    staged = Staged(handle["staging"], names, more["key"], nonces, more.get("deletes", False))
+                    self.insert(cursor, target, staged, f" AND s.barrier_row < {TRIED}")
             except Exception as problem:
                 found = self.translated(problem)
-                if found is None or (found.condition in REFUSED and problem.args[0] not in NO_PARENT):
+                if found is None or (found.condition in REFUSED and problem.args[0] not in FOREIGN_KEYS):
                     raise
             finally:
                 self.database.close()
@@ -259,11 +260,20 @@ class MysqlSink(TableSink):
             raise self.refusal("the table no longer exists")
 
     def insert(self, cursor: Any, target: Target[Column], staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert the staged rows of one transaction into the target."""
+        """Insert the staged rows of one transaction into the target. If rows may delete, only each key's last row counts."""
         names, (nonce,) = list(map(self.dialect.quoted, staged.names)), staged.nonces
+        source, own = f"{staged.staging} AS s", f"s.barrier_nonce = {literal(nonce)}{more}"
+        if staged.deletes:
+            keys = list(map(self.dialect.quoted, staged.key))
+            of_key = ", ".join(f"s.{name}" for name in keys)
+            last = f"SELECT MAX(s.barrier_row) AS row_of_key FROM {source} WHERE {own} GROUP BY {of_key}"
+            source += f" JOIN ({last}) AS l ON s.barrier_row = l.row_of_key"
+            equal = " AND ".join(f"t.{name} = s.{name}" for name in keys)
+            cursor.execute(f"DELETE t FROM {target.name} AS t JOIN ({source}) ON {equal} WHERE {own} AND s.{DELETES}")
+            own += f" AND NOT s.{DELETES}"
         statement = (
             f"INSERT INTO {target.name} ({', '.join(names)}) SELECT {', '.join(f's.{name}' for name in names)} "
-            f"FROM {staged.staging} AS s WHERE s.barrier_nonce = {literal(nonce)} ORDER BY s.barrier_row{more}"
+            f"FROM {source} WHERE {own} ORDER BY s.barrier_row"
         )
         if staged.key:  # also sets the key: an equal string may be spelled differently
             statement += " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)

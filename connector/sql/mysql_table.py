@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from connector.sql import dialect
-from connector.sql.dialect import OWN_COLUMNS, Index, Kind, Target, is_bytes, is_moment, is_text
+from connector.sql.dialect import DELETES, OWN_COLUMNS, Index, Kind, Target, is_bytes, is_moment, is_text
 from connector.sql.mysql_url import named
 from transactional import OptionError
 
@@ -210,13 +210,24 @@ class Mysql(dialect.Dialect[Column]):
             return "varchar(255)" if is_text(kind) else "varbinary(255)"
         return super().type_for(kind)
 
-    def definition(self, column: Column) -> str:
+    @property
+    def flag(self) -> Column:
+        """The staging table's column `DELETES`."""
+        return Column(DELETES, "boolean", "tinyint", not_null=True, computed=False, filled=False)
+
+    def why_no_deletes(self, target: Target[Column], key: Sequence[str]) -> str:
+        """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
+        lists = [column.name for column in target.columns if column.name in key and column.base == "enum"]
+        return f"{', '.join(lists)} of {target.name} is an enum, which can't be compared exactly" if lists else ""
+
+    def definition(self, column: Column, optional: bool = False) -> str:
         """Return a column's definition in a staging table.
 
         With this definition, MySQL can't turn null in a ``timestamp`` into the current time, read digits as the number of an
         ``enum`` value, or cut spaces at the end of a ``char``.
         """
-        name, kind, check, null = self.quoted(column.name), column.whole, "", " NOT NULL" if column.not_null else ""
+        name, kind, check, given = self.quoted(column.name), column.whole, "", column.not_null and not optional
+        null = " NOT NULL" if given else ""
         if column.base == "enum":
             kind = f"varchar(255) CHARACTER SET utf8mb4 COLLATE {self.collation}"
             check = f" CHECK (CAST({name} AS BINARY) IN ({', '.join(map(_literal, _values(column.type)))}))"
@@ -224,23 +235,33 @@ class Mysql(dialect.Dialect[Column]):
             kind = f"var{kind}"
             check = f" CHECK ({name} NOT LIKE '% ')"
         if column.base == "timestamp":
-            check = f" CHECK ({name} IS NOT NULL)" if column.not_null else ""
+            check = f" CHECK ({name} IS NOT NULL)" if given else ""
             null = " NULL DEFAULT NULL"
         return f"{name} {kind}{null}{check}"
 
-    def staging_statements(self, staging: str, target: Target[Column], written: Sequence[Column]) -> list[str]:
+    def staging_statements(
+        self,
+        staging: str,
+        target: Target[Column],
+        written: Sequence[Column],
+        always: Collection[str] | None = None,
+    ) -> list[str]:
         """Return the statement that creates a staging table. The table's primary key keeps each transaction's rows in order."""
         nonce, row = OWN_COLUMNS
         columns = [
             f"{nonce} VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL",
             f"{row} BIGINT NOT NULL",
             f"PRIMARY KEY ({nonce}, {row})",
-            *map(self.definition, written),
+            *(self.definition(each, always is not None and each.name not in always) for each in written),
         ]
         for number, clause in enumerate(target.checks_on(written)):
             said = f"{number} on {' '.join(_columns_in(clause))}"[:64].strip()  # MariaDB's error shows only this name
             name = f"CONSTRAINT {self.quoted(said)} " if self.mariadb else ""  # MySQL: must be unique in the schema
-            columns.append(f"{name}CHECK ({clause})")
+            columns.append(f"{name}CHECK ({clause})" if always is None else f"{name}CHECK ({DELETES} OR ({clause}))")
+        needed = [each.name for each in written if always is not None and each.not_null and each.name not in always]
+        for column in needed:
+            name = f"CONSTRAINT {self.quoted(f'null in {column}'[:64].strip())} " if self.mariadb else ""
+            columns.append(f"{name}CHECK ({DELETES} OR {self.quoted(column)} IS NOT NULL)")
         return [f"CREATE TABLE IF NOT EXISTS {staging} ({', '.join(columns)}){self.table_options}"]
 
 

@@ -27,7 +27,13 @@ ORDER BY 1
 
 
 def examine_database(
-    cursor: Any, described: str, server: str, target: Target | None, key: Sequence[str], schema: str
+    cursor: Any,
+    described: str,
+    server: str,
+    target: Target | None,
+    key: Sequence[str],
+    schema: str,
+    deletes: bool = False,
 ) -> Iterator[Finding]:
     """Yield findings about a server, a table and this user's rights."""
 
@@ -47,7 +53,7 @@ def examine_database(
             "This user can't read the server's identity, so the query notices a failover only at the next start.",
             "GRANT EXECUTE ON FUNCTION pg_control_system(), pg_walfile_name(pg_lsn), pg_current_wal_lsn() to this user.",
         )
-    yield from _rights(ask, target, key, schema)
+    yield from _rights(ask, target, ["SELECT", "INSERT", *["UPDATE"] * bool(key), *["DELETE"] * deletes], schema)
     if target is not None:
         if target.unlogged:
             yield problem(
@@ -74,7 +80,7 @@ def examine_database(
         )
 
 
-def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) -> Iterator[Finding]:
+def _rights(ask: Any, target: Target | None, needed: Sequence[str], schema: str) -> Iterator[Finding]:
     if ask("SELECT to_regnamespace(%s)", Postgresql.quoted(schema)) is None:
         if not ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
             yield problem(
@@ -92,7 +98,6 @@ def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) ->
         )
         return
     if target is not None:
-        needed = ["SELECT", "INSERT", *(["UPDATE"] if key else [])]
         missing = [right for right in needed if not ask("SELECT has_table_privilege(%s::oid, %s)", target.oid, right)]
         if missing:
             rights = ", ".join(missing)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from connector.sql.binary_rows import as_binary
 from connector.sql.connection_url import parse_url
 from connector.sql.csv_rows import as_csv, numbers, repeated
-from connector.sql.dialect import OWN_COLUMNS, is_bytes, is_text
+from connector.sql.dialect import DELETES, OWN_COLUMNS, is_bytes, is_text
 from connector.sql.postgresql_examination import examine_database
 from connector.sql.postgresql_table import NAME, Column, Postgresql, Target
 from connector.sql.staged_sink import StagedHandle, StagedTransaction
@@ -77,6 +77,21 @@ SERVER: Final = (
 )
 
 """The query for the cluster's id and timeline. Every failover and every point-in-time recovery changes the timeline."""
+
+
+EQUAL: Final = """
+SELECT a.attname::text, format('OPERATOR(%%I.%%s)', n.nspname, o.oprname)
+FROM pg_index i CROSS JOIN LATERAL generate_series(0, i.indnkeyatts - 1) AS at (number)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[at.number]
+JOIN pg_opclass c ON c.oid = i.indclass[at.number]
+JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+    AND m.amopstrategy = 3
+JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+    AND %s::text[] = (SELECT array_agg(k.attname::text ORDER BY k.attname::text COLLATE "C") FROM pg_attribute k
+              WHERE k.attrelid = i.indrelid AND k.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
+"""
+"""The query for the operators with which the unique index of a key compares. Only they find the row that an upsert replaces."""
 
 
 class PostgresqlSink(TableSink):
@@ -167,7 +182,8 @@ class PostgresqlSink(TableSink):
     def findings(self, cursor: Any, target: Any) -> Iterable[Finding]:
         """Return findings about the server, the target and this user's rights."""
         schema = self.parsed["stagingSchema"]
-        return examine_database(cursor, self.described(), self.server(cursor), target, self._key, schema)
+        deletes = self._deletes is not None
+        return examine_database(cursor, self.described(), self.server(cursor), target, self._key, schema, deletes)
 
     def exclude(self, cursor: Any) -> None:
         """Wait for other queries that create tables, and make later ones wait until this database transaction ends."""
@@ -184,13 +200,13 @@ class PostgresqlSink(TableSink):
         """Begin a database transaction; find the indexed columns."""
         transaction = super().beginTransaction(context)
         target: Any = self.task.target
-        self._indexed = [at for at, column in enumerate(self.task.written) if column.name in target.indexed]
+        self._indexed = [at for at, column in enumerate(self.task.staged) if column.name in target.indexed]
         self._long = False
         return transaction
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
         """Copy the rows into the staging table: in binary form if all of their values have one, otherwise as CSV."""
-        written, nonce, done = self.task.written, transaction.context.nonce, transaction.rows
+        written, nonce, done = self.task.staged, transaction.context.nonce, transaction.rows
         self._long = self._long or sum(_longest(batch.column(at)) for at in self._indexed) > LONG
         names = ", ".join([*OWN_COLUMNS, *(self.dialect.quoted(column.name) for column in written)])
         portion = max(1, min(batch.num_rows, AT_ONCE * batch.num_rows // max(batch.nbytes, 1)))
@@ -222,19 +238,20 @@ class PostgresqlSink(TableSink):
         """
         import psycopg
 
-        staging, _, written, key = self.task
-        names = [column.name for column in written]
-        sizes = [f"coalesce(pg_column_size(s.{self.dialect.quoted(names[at])}), 0)" for at in self._indexed]
+        task = self.task
+        indexed = [self.dialect.quoted(task.staged[at].name) for at in self._indexed]
+        sizes = [f"coalesce(pg_column_size(s.{name}), 0)" for name in indexed]
         long = f" OR {' + '.join(sizes)} > {LONG}" if sizes else ""
         cursor = transaction.cursor
         with cursor.connection.transaction() as trial:
             try:
                 cursor.execute("SET LOCAL lock_timeout = '1s'")
                 more = f" AND (s.barrier_row < {first}{long})"
-                self.insert(cursor, target, Staged(staging, names, key, [transaction.context.nonce]), more)
+                names, nonces = [column.name for column in task.written], [transaction.context.nonce]
+                self.insert(cursor, target, Staged(task.staging, names, task.key, nonces, task.deletes), more)
                 cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
             except psycopg.Error as problem:
-                if problem.sqlstate not in UNDECIDED and not (key and problem.sqlstate in ("23505", "23P01")):
+                if problem.sqlstate not in UNDECIDED and not (task.key and problem.sqlstate in ("23505", "23P01")):
                     raise
             raise psycopg.Rollback(trial)
 
@@ -256,8 +273,8 @@ class PostgresqlSink(TableSink):
         return f"UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in update)}" if update else "NOTHING"
 
     def insert(self, cursor: Any, target: Any, staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert staged rows into the target. With a key, the last row of each key replaces the row in the target."""
-        staging, written, key, nonces = staged
+        """Insert staged rows into the target. With a key, the last row of each key replaces, or deletes, the target's row."""
+        staging, written, key, nonces, deletes = staged
         names = [self.dialect.quoted(column) for column in written]
         columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)
         source = (
@@ -271,15 +288,30 @@ class PostgresqlSink(TableSink):
             return cursor.rowcount, None
         keys = [self.dialect.quoted(name) for name in key]
         own = ", ".join(f"s.{name}" for name in keys)
-        cursor.execute(
-            f"{statement}SELECT DISTINCT ON ({own}) {values} {source} ORDER BY {own}, o.turn DESC, s.barrier_row DESC "
-            f"ON CONFLICT ({', '.join(keys)}) DO {self._on_conflict(target, names, key)}"
-        )
+        values += f", s.{DELETES}" if deletes else ""
+        last = f"SELECT DISTINCT ON ({own}) {values} {source} ORDER BY {own}, o.turn DESC, s.barrier_row DESC"
+        if deletes:
+            self._delete(cursor, target, key, f"({last}) AS s WHERE s.{DELETES}")
+            last = f"SELECT {columns} FROM ({last}) AS s WHERE NOT s.{DELETES}"
+        cursor.execute(f"{statement}{last} ON CONFLICT ({', '.join(keys)}) DO {self._on_conflict(target, names, key)}")
         taken = cursor.rowcount
         if not target.acts:
             return taken, taken
-        cursor.execute(f"SELECT count(*) FROM (SELECT DISTINCT {own} {source}) AS d")
+        cursor.execute(f"SELECT count(*) FROM ({last}) AS d")
         return taken, cursor.fetchone()[0]
+
+    def _delete(self, cursor: Any, target: Any, key: Sequence[str], rows: str) -> None:
+        """Delete the target's rows with the keys of `rows`. Raise if one is still there: a rule or a trigger keeps it."""
+        equal = dict(cursor.execute(EQUAL, (target.oid, sorted(key))).fetchall())
+        where = " AND ".join(
+            f"t.{self.dialect.quoted(name)} {equal[name]} s.{self.dialect.quoted(name)}" for name in key
+        )
+        cursor.execute(f"DELETE FROM {target.name} AS t USING {rows} AND {where}")
+        if target.acts:
+            cursor.execute(f"SELECT count(*) FROM {target.name} AS t, {rows} AND {where}")
+            kept = cursor.fetchone()[0]
+            if kept:
+                raise self.refusal(f"the table kept {kept} rows that the query deletes: a rule or a trigger keeps them")
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
         """Delete staged rows.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from connector.sql import dialect
-from connector.sql.dialect import OWN_COLUMNS, Index, Kind, is_array, is_bytes, is_moment, is_text
+from connector.sql.dialect import DELETES, OWN_COLUMNS, Index, Kind, is_array, is_bytes, is_moment, is_text
 from transactional import OptionError
 
 NAME: Final = "2pc-postgresql"
@@ -57,7 +57,8 @@ SELECT c.relkind = 'p' OR c.relhasrules OR row_security_active(c.oid)
        OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal)
        OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion)),
-       (SELECT count(*) FROM pg_constraint x WHERE x.conrelid = c.oid AND x.contype = 'c')
+       (SELECT count(*) FROM pg_constraint x WHERE x.conrelid = c.oid AND x.contype = 'c'),
+       row_security_active(c.oid)
 FROM pg_class c WHERE c.oid = %s
 """
 
@@ -126,6 +127,7 @@ class Target(dialect.Target[Column]):
     refuses: bool
     unique: bool  # Whether a unique index or an exclusion constraint may refuse a row that the columns allow.
     conditions: int  # The number of check constraints.
+    hides: bool  # Whether row-level security may hide rows from this user.
 
     def may_refuse(self, written: Sequence[Column], key: Sequence[str]) -> bool:
         """Return whether the table may refuse a row that its staging table has accepted."""
@@ -190,9 +192,9 @@ class Postgresql(dialect.Dialect[Column]):
         keys = [Index("", frozenset(names)) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
         checks = [(text, frozenset(names)) for text, names in cursor.execute(CHECKS, (oid,)).fetchall()]
         indexed = frozenset(name for (name,) in cursor.execute(INDEXED, (oid,)).fetchall())
-        refuses, unique, conditions = cursor.execute(REFUSES, (oid,)).fetchone()
+        refuses, unique, conditions, hides = cursor.execute(REFUSES, (oid,)).fetchone()
         whole = f"{self.quoted(schema)}.{self.quoted(name)}"
-        facts = oid, persistence == "u", acts or kind == "p", indexed, refuses, unique, conditions
+        facts = oid, persistence == "u", acts or kind == "p", indexed, refuses, unique, conditions, hides
         return Target(whole, whole.partition(".")[2], oid, columns, keys, checks, *facts)
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
@@ -256,14 +258,22 @@ class Postgresql(dialect.Dialect[Column]):
             return f"{inner}[]" if inner else ""
         return f"numeric({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else super().type_for(kind)
 
-    def definition(self, column: Column) -> str:
+    @property
+    def flag(self) -> Column:
+        """The staging table's column `DELETES`."""
+        return Column(DELETES, "boolean", "bool", not_null=True, computed=False, filled=False)
+
+    def why_no_deletes(self, target: Any, key: Sequence[str]) -> str:
+        """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
+        return f"row-level security could hide rows of {target.name} from a delete" if target.hides else ""
+
+    def definition(self, column: Column, optional: bool = False) -> str:
         """Return a column's definition in a staging table. If the target would cut spaces, use ``text`` with a check."""
         collation = f" COLLATE {column.collation}" if column.collation else ""
-        null, name = " NOT NULL" if column.not_null else "", self.quoted(column.name)
+        null, name = " NOT NULL" if column.not_null and not optional else "", self.quoted(column.name)
         if not column.cuts or column.domain:
             return f"{name} {column.type}{collation}{null}"
-        digest = hashlib.sha256(column.name.encode()).hexdigest()[:12]
-        said = f"too long for {column.type}: {column.name if len(column.name.encode()) <= SHOWN else digest}"
+        said = f"too long for {column.type}: {_short(column.name)}"
         check = f"char_length({name}) <= {column.modifier - 4}"
         check += f" AND {name} NOT LIKE '% '" if column.base == "bpchar" else ""
         return f"{name} text{collation}{null} CONSTRAINT {self.quoted(said)} CHECK ({check})"
@@ -272,16 +282,37 @@ class Postgresql(dialect.Dialect[Column]):
         """Return the values from which `definition` is built."""
         return column.name, column.type, column.not_null, column.collation
 
-    def staging_statements(self, staging: str, target: dialect.Target[Column], written: Sequence[Column]) -> list[str]:
+    def staging_statements(
+        self,
+        staging: str,
+        target: dialect.Target[Column],
+        written: Sequence[Column],
+        always: Collection[str] | None = None,
+    ) -> list[str]:
         """Return the statements that create a staging table."""
         nonce, row = OWN_COLUMNS
-        columns = [f"{nonce} text NOT NULL, {row} bigint NOT NULL", *map(self.definition, written)]
-        columns += target.checks_on(written)
+        columns = [f"{nonce} text NOT NULL, {row} bigint NOT NULL"]
+        columns += [self.definition(each, always is not None and each.name not in always) for each in written]
+        if always is None:
+            columns += target.checks_on(written)
+        else:
+            conditions = [text.removeprefix("CHECK ").removesuffix(" NO INHERIT") for text in target.checks_on(written)]
+            columns += [f"CHECK ({DELETES} OR {condition})" for condition in conditions]
+            needed = [each.name for each in written if each.not_null and each.name not in always]
+            columns += [
+                f"CONSTRAINT {self.quoted(f'null in {_short(name)}')} CHECK ({DELETES} OR {self.quoted(name)} IS NOT NULL)"
+                for name in needed
+            ]
         settings = "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000)"
         return [
             f"CREATE TABLE {staging} ({', '.join(columns)}) {settings}",
             f"ALTER TABLE {staging} REPLICA IDENTITY FULL",  # else a publication FOR ALL TABLES prevents every DELETE
         ]
+
+
+def _short(name: str) -> str:
+    """Return a column's name, or a digest if the name is too long to be a part of a constraint's name."""
+    return name if len(name.encode()) <= SHOWN else hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
 def _why_not_into(wanted: Collection[str], kind: pa.DataType, column: Column) -> str:

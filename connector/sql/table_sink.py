@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from connector.sinks import HOST_OPTIONS, OptionTable
 from connector.sql.control_tables import CONTROL_TABLES, portions
-from connector.sql.dialect import Dialect, Target
-from connector.sql.fitting import create_statement, fit, staging_name
+from connector.sql.dialect import DELETES, Dialect, Target
+from connector.sql.fitting import create_statement, fit, flag_of, staging_name
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from transactional import (
     Examines,
@@ -32,12 +32,18 @@ from transactional import (
 
 
 class Task(NamedTuple):
-    """The tables of a task. `written` are the target's columns that the task writes, in the order of the rows' columns."""
+    """The tables of a task. `staged` are the staging table's columns, in the order of the rows' columns."""
 
     staging: str
     target: Target[Any]
-    written: Sequence[Any]
+    staged: Sequence[Any]
     key: list[str]
+    deletes: bool = False  # Whether one of the staged columns is `DELETES`: its value says that the row deletes.
+
+    @property
+    def written(self) -> list[Any]:
+        """The target's columns that the task writes."""
+        return [column for column in self.staged if not (self.deletes and column.name == DELETES)]
 
 
 class Staged(NamedTuple):
@@ -50,6 +56,7 @@ class Staged(NamedTuple):
     names: Sequence[str]
     key: Sequence[str]
     nonces: Sequence[str]
+    deletes: bool = False  # Whether a row in which the column `DELETES` is true deletes the row with its key.
 
 
 class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
@@ -101,6 +108,10 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
             expectation = "exactly-once, because this sink always commits whole checkpoints"
             raise self.table_of_options.invalid("deliveryGuarantee", self.parsed["deliveryGuarantee"], expectation)
         self._key: Sequence[str] = self.parsed["upsertKey"]
+        self._deletes: str | None = self.parsed["deleteColumn"]
+        if self._deletes is not None and not self._key:
+            expectation = "not set, because it needs upsertKey: a row deletes the row with the same key"
+            raise self.table_of_options.invalid("deleteColumn", self._deletes, expectation)
         self.replacesRows = bool(self._key)
 
     @classmethod
@@ -127,14 +138,14 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
 
     @abstractmethod
     def insert(self, cursor: Any, target: Any, staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert staged rows into the target, in order. With a key, each row replaces the row with the same key.
+        """Insert staged rows into the target, in order. With a key, each row replaces or deletes the row with the same key.
 
         Parameters
         ----------
         target : Target
         staged : Staged
         more : str
-            SQL text that restricts the rows further: a condition (PostgreSQL) or a limit (MySQL).
+            SQL text that restricts the staged rows ``s`` further: `` AND ...``.
 
         Returns
         -------
@@ -213,10 +224,10 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         if target is None:
             cursor.execute(self._target_statement())
             target = self._must_be_there(self.look_up_whole(cursor))
-        written = self._fitting(target)
-        staging = self._staging_of(target, written)
+        staged = self._fitting(target)
+        staging = self._staging_of(target, staged)
         if not self.dialect.is_there(cursor, staging):
-            for statement in self.dialect.staging_statements(staging, target, written):
+            for statement in self._staging_statements(staging, target, staged):
                 cursor.execute(statement)
 
     def has(self, cursor: Any, name: str) -> bool:
@@ -238,29 +249,39 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         transaction = super().beginTransaction(context)
         with self.database.reaching():
             target = self._must_be_there(self.look_up(transaction.cursor))
-            written = self._fitting(target)
-            key = [column.name for name in self._key if (column := target.column(name)) is not None]
-            self.task = Task(self._staging_of(target, written), target, written, key)
+            staged = self._fitting(target)
+            key, deletes = self._key_of(target), self._deletes is not None
+            self.task = Task(self._staging_of(target, staged), target, staged, key, deletes)
         return transaction
+
+    def write(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
+        """Write the batch to the staging table. Refuse a row that does not say whether it deletes."""
+        flag = flag_of(self.dialect, self.schema, self._deletes)
+        if flag is not None and batch.column(flag.name).null_count:
+            reason = f"the column {flag.name}, which deleteColumn names, is null: the row has to say whether it deletes a row"
+            raise RowRefusedError("ROW_REFUSED", owner=self.name(), reason=f"{self.described()}: {reason}")
+        super().write(transaction, batch)
 
     def staging(self, cursor: Any) -> str:
         """Return the staging table for this prefix, this target and the current columns."""
         return self.task.staging
 
     def more(self) -> dict[str, Any]:
-        """Return the written columns with their types, and the columns of the key."""
-        return {"columns": {column.name: column.whole for column in self.task.written}, "key": self.task.key}
+        """Return the written columns with their types, the columns of the key, and whether rows may delete."""
+        columns = {column.name: column.whole for column in self.task.written}
+        return {"columns": columns, "key": self.task.key, **({"deletes": True} if self.task.deletes else {})}
 
     # -- commit -----------------------------------------------------------------------------------------------------
 
     def publish(self, cursor: Any, handles: Sequence[StagedHandle]) -> None:
-        """Insert the staged rows into the target, in order. With a key, each row replaces the row with the same key."""
+        """Insert the staged rows into the target, in order. With a key, each row replaces or deletes the row with its key."""
         target = self._must_be_there(self.look_up(cursor))
         size = len(handles) if self.at_once > 1 else 1
+        # Handles with the same staging table agree on whether rows may delete: the table's name depends on its columns.
         for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
             for some in portions(list(group), size):
-                nonces = [handle["nonce"] for handle in some]
-                staged = Staged(staging, self._unchanged(cursor, target, some[0]), key, nonces)
+                nonces, deletes = [handle["nonce"] for handle in some], some[0]["more"].get("deletes", False)
+                staged = Staged(staging, self._unchanged(cursor, target, some[0]), key, nonces, deletes)
                 taken, wanted = self.insert(cursor, target, staged)
                 wanted = sum(handle["rows"] for handle in some) if wanted is None else wanted
                 if taken != wanted:
@@ -282,6 +303,8 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         key = handle["more"]["key"]
         if key and (reason := self.dialect.why_no_key(target, list(was), key)):
             changed.append(reason)
+        if handle["more"].get("deletes") and (reason := self.dialect.why_no_deletes(target, key)):
+            changed.append(reason)
         if changed:
             raise StoreError("TABLE_CHANGED", table=self.described(), columns="; ".join(changed))
         return list(was)
@@ -298,12 +321,21 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return table
 
     def _fitting(self, target: Target[Any]) -> list[Any]:
-        return fit(self.dialect, self.schema, target, self._key)
+        return fit(self.dialect, self.schema, target, self._key, self._deletes)
 
-    def _staging_of(self, target: Target[Any], written: Sequence[Any]) -> str:
-        columns = [self.dialect.form(column) for column in written]
-        name = staging_name(target.plain, self._prefix, target.mark, columns, target.checks_on(written))
+    def _key_of(self, target: Target[Any]) -> list[str]:
+        return [column.name for name in self._key if (column := target.column(name)) is not None]
+
+    def _staging_of(self, target: Target[Any], staged: Sequence[Any]) -> str:
+        columns = [self.dialect.form(column) for column in staged]
+        # If rows may delete, which columns may be null depends on the key.
+        key = [self._key_of(target)] if self._deletes is not None else []
+        name = staging_name(target.plain, self._prefix, target.mark, columns, target.checks_on(staged), *key)
         return self.control_table(self.dialect.quoted(name))
+
+    def _staging_statements(self, staging: str, target: Target[Any], staged: Sequence[Any]) -> list[str]:
+        always = None if self._deletes is None else {*self._key_of(target), DELETES}
+        return self.dialect.staging_statements(staging, target, staged, always)
 
     def _schema_statement(self) -> str:
         return f"CREATE {self.dialect.schema_kind} IF NOT EXISTS {self.dialect.quoted(self.parsed['stagingSchema'])}"
@@ -312,7 +344,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return f"CREATE TABLE IF NOT EXISTS {self.control_table(name)} ({columns}){self.dialect.table_options}"
 
     def _target_statement(self) -> str:
-        return create_statement(self.dialect, self.schema, self.place, self._key)
+        return create_statement(self.dialect, self.schema, self.place, self._key, self._deletes)
 
     def _statements(self) -> str:
         found = [self._schema_statement(), *(self._control_statement(*each) for each in CONTROL_TABLES.items())]
@@ -321,8 +353,8 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
             if target is None:
                 found.append(self._target_statement())
             else:
-                written = self._fitting(target)
-                found += self.dialect.staging_statements(self._staging_of(target, written), target, written)
+                staged = self._fitting(target)
+                found += self._staging_statements(self._staging_of(target, staged), target, staged)
         return ";\n".join(found) + ";"
 
 

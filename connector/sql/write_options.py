@@ -57,6 +57,13 @@ def _options(owner: str, url: str, dbtable: str, as_table: Callable[[str], str])
                 "The columns of a unique index: a new row replaces the row with the same key. By default, rows are appended.",
             ),
             Option(
+                "deleteColumn",
+                None,
+                as_str,
+                "With upsertKey: a boolean column of the query. If it is true, the row deletes the row with the same key. The "
+                "sink does not write this column.",
+            ),
+            Option(
                 "stagingSchema",
                 "barrier",
                 _as_schema,

@@ -9,7 +9,7 @@ import pytest
 
 from connector.sql import mysql_table, postgresql_table
 from connector.sql.dialect import Index, Target
-from connector.sql.fitting import fit, in_micros
+from connector.sql.fitting import create_statement, fit, in_micros
 from connector.sql.mysql_table import Mysql
 from connector.sql.postgresql_sink import PostgresqlSink
 from connector.sql.postgresql_table import Postgresql
@@ -31,7 +31,7 @@ COUNTED = replace(column("number", "bigint", "int8", not_null=True), filled=True
 def table(*columns: postgresql_table.Column, keys: tuple[str, ...] = ("id",)) -> postgresql_table.Target:
     """A table of PostgreSQL."""
     unique = [Index("", frozenset(keys))] if keys else []
-    facts = 7, False, False, frozenset[str](), False, False, 0
+    facts = 7, False, False, frozenset[str](), False, False, 0, False
     return postgresql_table.Target('"public"."t"', '"t"', 7, columns, unique, [], *facts)
 
 
@@ -64,6 +64,64 @@ def test_what_does_not_fit_is_refused_before_the_first_row(
 ) -> None:
     with pytest.raises(OptionError, match=f"COLUMNS_MISMATCH.*{told}"):
         fit(Postgresql(), schema, table(*columns), key)
+
+
+DELETING = pa.schema([("gone", pa.bool_()), *SCHEMA])
+"""The query's columns with ``deleteColumn`` = ``gone``."""
+
+
+@pytest.mark.parametrize(
+    ("found", "schema", "deletes", "told"),
+    [
+        (table(ID, NAME), SCHEMA, "gone", "the query has no column with the name gone"),
+        (table(ID, NAME), DELETING, "name", "needs a boolean column, but the query's column name is text"),
+        (table(ID, NAME), pa.schema([*DELETING, ("GONE", pa.bool_())]), "gone", "2 columns with the name gone"),
+        (table(ID, NAME, column("Gone", "boolean", "bool")), DELETING, "gone", "has the column Gone: rename"),
+        (replace(table(ID, NAME), hides=True), DELETING, "gone", "row-level security"),
+        (table(ID), pa.schema([("gone", pa.bool_())]), "gone", "the query has no columns"),
+    ],
+)
+def test_a_column_that_can_not_say_which_rows_delete_is_refused(
+    found: postgresql_table.Target, schema: pa.Schema, deletes: str, told: str
+) -> None:
+    with pytest.raises(OptionError, match=f"COLUMNS_MISMATCH.*{told}"):
+        fit(Postgresql(), schema, found, ["id"], deletes)
+
+
+def test_the_column_that_says_which_rows_delete_is_staged_but_not_written() -> None:
+    found = fit(Postgresql(), DELETING, table(ID, NAME), ["id"], "GONE")
+    assert [each.name for each in found] == ["barrier_deletes", "id", "name"]
+    assert "gone" not in create_statement(Postgresql(), DELETING, "t", ["id"], "gone")
+
+
+def test_only_a_row_that_deletes_may_lack_what_the_table_needs() -> None:
+    name, always = replace(NAME, not_null=True), {"id", "barrier_deletes"}
+    checked = replace(table(ID, name), checks=[("CHECK ((id > 0)) NO INHERIT", frozenset({"id"}))])
+    staged = [Postgresql().flag, ID, name]
+    made, _ = Postgresql().staging_statements("s", checked, staged, always)
+    assert '"barrier_deletes" boolean NOT NULL, "id" bigint NOT NULL, "name" text,' in made
+    assert "CHECK (barrier_deletes OR ((id > 0)))" in made
+    assert 'CONSTRAINT "null in name" CHECK (barrier_deletes OR "name" IS NOT NULL)' in made
+    plain, _ = Postgresql().staging_statements("s", checked, [ID, name])
+    assert '"name" text NOT NULL, CHECK ((id > 0)) NO INHERIT)' in plain
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+def test_only_a_row_that_deletes_may_lack_what_a_table_of_mysql_needs(mariadb: bool) -> None:
+    columns = [field("id", "bigint", "bigint", not_null=True), field("day", "timestamp(6)", "timestamp", not_null=True)]
+    found = Target("`d`.`t`", "t", "`d`.`t`", columns, (PRIMARY,), [("(`id` > 0)", frozenset({"id"}))])
+    (made,) = Mysql(mariadb).staging_statements("s", found, [Mysql(mariadb).flag, *columns], {"id", "barrier_deletes"})
+    assert "`id` bigint NOT NULL, `day` timestamp(6) NULL DEFAULT NULL, " in made
+    assert "CHECK (barrier_deletes OR ((`id` > 0)))" in made
+    assert "CHECK (barrier_deletes OR `day` IS NOT NULL)" in made
+
+
+def test_a_key_with_an_enum_deletes_nothing_in_mysql() -> None:
+    columns = [field("id", "enum('a')", "enum", not_null=True), field("name", "longtext", "longtext")]
+    found = Target("`d`.`t`", "t", "`d`.`t`", columns, (PRIMARY,), [])
+    schema = pa.schema([("gone", pa.bool_()), ("id", pa.string()), ("name", pa.string())])
+    with pytest.raises(OptionError, match=r"COLUMNS_MISMATCH.*id of `d`.`t` is an enum"):
+        fit(Mysql(True), schema, found, ["id"], "gone")
 
 
 def numeric(precision: int, scale: int) -> int:

@@ -14,10 +14,10 @@ from connector.sql.mysql_table import Column as MysqlColumn
 from connector.sql.mysql_table import Mysql
 from connector.sql.postgresql_sink import PostgresqlSink
 from connector.sql.postgresql_table import Column as PostgresqlColumn
-from connector.sql.staged_sink import StagedHandle
+from connector.sql.staged_sink import StagedHandle, StagedTransaction
 from connector.sql.table_sink import Staged, TableSink
-from transactional.errors import StoreError
-from transactional.sink import Options
+from transactional.errors import RowRefusedError, StoreError
+from transactional.sink import Options, TransactionContext
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 COLUMNS = {"id": "bigint", "name": "text"}
@@ -97,6 +97,25 @@ def test_columns_or_a_key_that_were_altered_since_the_rows_were_staged_are_named
     with pytest.raises(StoreError, match=f"TABLE_CHANGED.*{said}"):
         made.publish(None, [handle("a", key=["id"])])
     assert not hasattr(made, "moved")
+
+
+def test_a_key_that_can_not_delete_any_more_is_named() -> None:
+    made = sink(target(MysqlColumn("id", "bigint", "enum", True, False, False), NAME))
+    deleting = handle("a", key=["id"])
+    made.publish(None, [deleting])
+    assert [each.deletes for each in made.moved] == [False]
+    deleting["more"]["deletes"] = True
+    with pytest.raises(StoreError, match=r"TABLE_CHANGED.*enum"):
+        made.publish(None, [deleting])
+
+
+def test_a_row_that_does_not_say_whether_it_deletes_is_refused() -> None:
+    schema = pa.schema([*SCHEMA, ("gone", pa.bool_())])
+    options = {"url": "mysql://db/d", "dbtable": "t", "upsertKey": "id", "deleteColumn": "Gone"}
+    made = Moving(Options(options), schema)
+    batch = pa.record_batch([pa.array([1, 2]), pa.array(["a", "b"]), pa.array([True, None])], schema=schema)
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*gone.*is null"):
+        made.write(StagedTransaction(TransactionContext("q", 0, 0, 0, "p", "n", 1), None, ""), batch)
 
 
 @pytest.mark.parametrize(
