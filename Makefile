@@ -13,6 +13,8 @@ ARGS ?=
 # More than the two cores of a small machine: much of a test's time is waiting. Each has a broker and a Spark of its own,
 # 2 GB with the drivers that it starts.
 WORKERS ?= 3
+# Of `make matrix`, whose tests wait more.
+MATRIX_WORKERS ?= 4
 # Of `make simulate`, `make faults` and `make soak`.
 MINUTES ?= 10
 
@@ -56,8 +58,8 @@ lint: $(STAMP) ## ruff, mypy --strict, who may import whom, and the words of tex
 	@$(BIN)/python -m tests.words
 
 .PHONY: matrix
-matrix: $(STAMP) java $(ARCHIVE) ## the whole crash matrix, on all sinks (long)
-	@$(BIN)/python -m pytest -m matrix $(ARGS)
+matrix: $(STAMP) java $(ARCHIVE) ## the whole crash matrix, on all sinks (long); ARGS=--resume goes on after an interruption
+	@$(BIN)/python -m pytest -m matrix --numprocesses $(MATRIX_WORKERS) -p tests.passed $(ARGS)
 
 .PHONY: docs
 docs: $(STAMP) ## the site of docs/, into build/site: every link holds, and no page loads anything from elsewhere
