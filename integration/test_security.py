@@ -107,7 +107,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def documented() -> list[Right]:
-    """The rights in docs/security.md, with the names that are used here."""
+    """The rights in docs/rights.md, with the names that are used here."""
     names = {
         "the input": INPUT,
         "the output": OUTPUT,
@@ -116,7 +116,7 @@ def documented() -> list[Right]:
         "`kafka.group.id`": GROUP,
         "`transactionalIdPrefix`, prefixed": f"{PREFIX}*",
     }
-    page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "rights.md").read_text()
     rows = re.findall(
         r"^\| (topic|group|transactional_id) \| ([^|]+) \| (\w+) \| (?:source|sink) \|", page, re.MULTILINE
     )
