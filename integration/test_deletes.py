@@ -163,6 +163,29 @@ def test_a_table_that_keeps_rows_stops_the_commit(database: DatabaseServer, tabl
 
 
 @POSTGRESQL
+def test_rows_of_partitions_are_deleted_and_rows_of_tables_that_inherit_are_not(
+    database: DatabaseServer, table: str
+) -> None:
+    database.ask(f"CREATE TABLE {table} (id text PRIMARY KEY, value bigint) PARTITION BY HASH (id)")
+    for number in range(2):
+        part = f"CREATE TABLE {table}_{number} PARTITION OF {table} FOR VALUES WITH (MODULUS 2, REMAINDER {number})"
+        database.ask(part)
+    bench = bench_of(database, table)
+    bench.commit(bench.prepare([[False, name, 1] for name in "abcd"]))
+    bench.commit(bench.prepare([[True, "a", None], [True, "b", None], [True, "c", None]], 1), after=1)
+    assert bench.rows() == [("d", 1)]
+
+    parent = f"{table}_parent"
+    database.ask(f"CREATE TABLE {parent} (id text PRIMARY KEY, value bigint)")
+    database.ask(f"CREATE TABLE {table}_heir () INHERITS ({parent}); INSERT INTO {table}_heir VALUES ('a', 9)")
+    bench = bench_of(database, parent)
+    bench.commit(bench.prepare([[False, "a", 1]]))
+    bench.commit(bench.prepare([[True, "a", None]], 1), after=1)
+    assert bench.rows() == [("a", 9)]
+    database.ask(f"DROP TABLE {parent} CASCADE")
+
+
+@POSTGRESQL
 def test_a_policy_that_may_hide_rows_is_refused(database: DatabaseServer, table: str) -> None:
     database.ask(f"CREATE TABLE {table} (id text PRIMARY KEY, value bigint)")
     bench = bench_of(database, table)

@@ -78,5 +78,16 @@ def test_an_interrupted_run_goes_on_with_the_tests_that_have_not_passed(project:
     git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "-am", "two")
     assert "1 failed, 2 passed" in tried(project, "-n", "2", FAILS="1")
     assert "1 passed" in tried(project, "--resume", "-n", "2")
-    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "--allow-empty", "-m", "three")
+    git(
+        project,
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "commit",
+        "--quiet",
+        "--allow-empty",
+        "-m",
+        "three",
+    )
     assert "3 passed" in tried(project, "--resume"), "of another commit"

@@ -306,9 +306,10 @@ class PostgresqlSink(TableSink):
         where = " AND ".join(
             f"t.{self.dialect.quoted(name)} {equal[name]} s.{self.dialect.quoted(name)}" for name in key
         )
-        cursor.execute(f"DELETE FROM {target.name} AS t USING {rows} AND {where}")
+        own = target.name if target.partitioned else f"ONLY {target.name}"  # not rows of tables that inherit from it
+        cursor.execute(f"DELETE FROM {own} AS t USING {rows} AND {where}")
         if target.acts:
-            cursor.execute(f"SELECT count(*) FROM {target.name} AS t, {rows} AND {where}")
+            cursor.execute(f"SELECT count(*) FROM {own} AS t, {rows} AND {where}")
             kept = cursor.fetchone()[0]
             if kept:
                 raise self.refusal(f"the table kept {kept} rows that the query deletes: a rule or a trigger keeps them")

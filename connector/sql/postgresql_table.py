@@ -128,6 +128,7 @@ class Target(dialect.Target[Column]):
     unique: bool  # Whether a unique index or an exclusion constraint may refuse a row that the columns allow.
     conditions: int  # The number of check constraints.
     hides: bool  # Whether row-level security may hide rows from this user.
+    partitioned: bool  # Whether the rows are in partitions of the table. (A table that inherits from it is not one.)
 
     def may_refuse(self, written: Sequence[Column], key: Sequence[str]) -> bool:
         """Return whether the table may refuse a row that its staging table has accepted."""
@@ -194,7 +195,18 @@ class Postgresql(dialect.Dialect[Column]):
         indexed = frozenset(name for (name,) in cursor.execute(INDEXED, (oid,)).fetchall())
         refuses, unique, conditions, hides = cursor.execute(REFUSES, (oid,)).fetchone()
         whole = f"{self.quoted(schema)}.{self.quoted(name)}"
-        facts = oid, persistence == "u", acts or kind == "p", indexed, refuses, unique, conditions, hides
+        is_partitioned = kind == "p"
+        facts = (
+            oid,
+            persistence == "u",
+            acts or is_partitioned,
+            indexed,
+            refuses,
+            unique,
+            conditions,
+            hides,
+            is_partitioned,
+        )
         return Target(whole, whole.partition(".")[2], oid, columns, keys, checks, *facts)
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:

@@ -31,7 +31,7 @@ COUNTED = replace(column("number", "bigint", "int8", not_null=True), filled=True
 def table(*columns: postgresql_table.Column, keys: tuple[str, ...] = ("id",)) -> postgresql_table.Target:
     """A table of PostgreSQL."""
     unique = [Index("", frozenset(keys))] if keys else []
-    facts = 7, False, False, frozenset[str](), False, False, 0, False
+    facts = 7, False, False, frozenset[str](), False, False, 0, False, False
     return postgresql_table.Target('"public"."t"', '"t"', 7, columns, unique, [], *facts)
 
 
