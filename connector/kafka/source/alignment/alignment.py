@@ -187,18 +187,23 @@ class Alignment:
         elif mode == "unaligned":
             self._restored = self._restored and bool(late_targets(outlook))
             aim = unaligned(outlook, self._align.timeout_ms, restored=self._restored)
-        elif met is not None and met.waits:
-            aim = stay(outlook, is_last=False)
-        else:
+        elif met is None:
             aim = aligned(outlook, at_once=at_once)
-            if met is not None and met.target is None:
-                aim = self._agreed(aim, outlook, met)
-            elif met is not None and self._final is not None and aim.next is not None:
-                aim = replace(aim, is_last=all(number >= self._final.get(name, 0) for name, number in aim.next.items()))
-        if met is not None and aim.next is not None:
-            aim = replace(aim, joins=aim.next in met.closing)
+        else:
+            aim = self._together(outlook, met, at_once=at_once)
         self._warn(aim, outlook)
         return aim
+
+    def _together(self, outlook: Outlook, met: Situation, *, at_once: bool) -> Aim:
+        """Return the aim of a source that agrees on cuts with the query's other sources."""
+        if met.waits:
+            return stay(outlook, is_last=False)
+        aim = aligned(outlook, at_once=at_once)
+        if met.target is None:
+            aim = self._agreed(aim, outlook, met)
+        elif self._final is not None and aim.next is not None:
+            aim = replace(aim, is_last=all(number >= self._final.get(name, 0) for name, number in aim.next.items()))
+        return aim if aim.next is None else replace(aim, joins=aim.next in met.closing)
 
     def _agreed(self, aim: Aim, outlook: Outlook, met: Situation) -> Aim:
         """Propose the next cut to the query's other sources. If another cut was agreed on meanwhile, read nothing."""
