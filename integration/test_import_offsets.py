@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from connector.cli import main
 from integration.broker import Cluster
 from integration.driver_process import final_rows, wait_until
+from integration.other_spark import ROOT
 from integration.topic_jobs import produce
 from integration.topic_output import TopicOutput
 
@@ -156,3 +159,32 @@ def partitions_of(kafka: Cluster, topic: str) -> int:
         .topics[topic]
         .partitions
     )
+
+
+def test_a_query_continues_where_a_consumer_group_stopped(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the program of the page."""
+    output = f"{topic_name}-out"
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.create_topic(output)
+    produce(kafka, topic_name, range(25), 2)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic_name, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    try:
+        consumer.subscribe([topic_name])
+        read = [int(message.value() or b"") for message in consumer.consume(15, 60)]
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    page = (ROOT / "docs" / "migrate.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(program.replace("localhost:9092", kafka.bootstrap_servers).replace("flink-orders", topic_name), {})
+    servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    given = {"subscribe": topic_name, "startingOffsets": capsys.readouterr().out.strip()}
+    rows = spark.readStream.format("barrier-kafka").options(**servers, **given).load()
+    writer = rows.select("key", "value").writeStream.format("2pc-kafka").options(**servers, topic=output)
+    query = writer.option("checkpointLocation", str(tmp_path / "q")).trigger(availableNow=True).start()
+    assert query.awaitTermination(180), "the query does not end"
+    assert len(read) == 15
+    assert Counter(read) + TopicOutput(kafka.bootstrap_servers, output, "q").rows() == Counter(range(25))
