@@ -59,7 +59,7 @@ lint: $(STAMP) ## ruff, mypy --strict, who may import whom, and the words of tex
 
 .PHONY: matrix
 matrix: $(STAMP) java $(ARCHIVE) ## the whole crash matrix, on all sinks (long); ARGS=--resume goes on after an interruption
-	@$(BIN)/python -m pytest -m matrix --numprocesses $(MATRIX_WORKERS) -p tests.passed $(ARGS)
+	@$(BIN)/python -m pytest -m matrix --numprocesses $(MATRIX_WORKERS) --dist worksteal -p tests.passed $(ARGS)
 
 .PHONY: docs
 docs: $(STAMP) ## the site of docs/, into build/site: every link holds, and no page loads anything from elsewhere

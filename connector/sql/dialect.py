@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -88,6 +88,7 @@ class Target(Generic[AnyColumn]):
     columns: Sequence[AnyColumn]
     keys: Sequence[Index]  # The unique indexes: all of them (MySQL), or only those that an upsert can use (PostgreSQL).
     checks: Sequence[tuple[str, frozenset[str]]]  # The check constraints, each with the names of the columns in it.
+    refers_to_itself: bool = field(default=False, kw_only=True)  # Whether it has a foreign key to itself.
 
     def column(self, name: str) -> AnyColumn | None:
         """Return the column with this name. Without an exact match, ignore case. None if no column matches, or several."""
@@ -152,9 +153,12 @@ class Dialect(ABC, Generic[AnyColumn]):
     def flag(self) -> AnyColumn:
         """The staging table's column `DELETES`. Its value comes from the query's column that ``deleteColumn`` names."""
 
-    @abstractmethod
     def why_no_deletes(self, target: Target[AnyColumn], key: Sequence[str]) -> str:
         """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
+        reason = (
+            f"{target.name} has a foreign key to itself: a delete could be refused, or delete rows that others upsert"
+        )
+        return reason if target.refers_to_itself else ""
 
     def type_for(self, kind: pa.DataType, key: bool = False) -> str:
         """Return a new column's type for an Arrow type; empty if there is none. `key` is True for a column of the key."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from connector.sinks import warning
-from connector.sql.dialect import AnyColumn, Dialect, Index, Target, is_array
+from connector.sql.dialect import DELETES, AnyColumn, Dialect, Index, Target, is_array
 from transactional import Finding, OptionError, RowRefusedError
 
 
@@ -68,16 +68,20 @@ def fit(
     if key:
         _check_key(dialect, found, target, key)
     if flag is not None:
-        _check_deletes(dialect, target, flag, key)
+        _check_deletes(dialect, target, flag, key, [each.name for each in found if each != dialect.flag])
     return found
 
 
-def _check_deletes(dialect: Dialect[AnyColumn], target: Target[AnyColumn], flag: pa.Field, key: Sequence[str]) -> None:
+def _check_deletes(
+    dialect: Dialect[AnyColumn], target: Target[AnyColumn], flag: pa.Field, key: Sequence[str], written: Collection[str]
+) -> None:
     """Check that rows can be deleted by `key`, and that the column that says so is not meant for the table."""
-    own = target.column(flag.name)
     reason = dialect.why_no_deletes(target, [column.name for name in key if (column := target.column(name))])
-    if own is not None:
-        reason = f"deleteColumn is not written, but {target.name} has the column {own.name}: rename the query's column"
+    own = [column.name for column in target.columns if column.name.lower() == flag.name.lower()]
+    if own:
+        reason = f"deleteColumn is not written, but {target.name} has the column {own[0]}: rename the query's column"
+    if DELETES in written:
+        reason = f"the query has the column {DELETES}, which the sink itself needs: rename it"
     if reason:
         raise _mismatch(dialect, reason, option="deleteColumn")
 

@@ -14,7 +14,7 @@ from connector.sql.mysql_rows import as_values
 from connector.sql.mysql_table import NAME, Column, Mysql
 from connector.sql.mysql_url import named, parse_mysql_url
 from connector.sql.staged_sink import StagedHandle, StagedTransaction
-from connector.sql.table_sink import Staged, TableSink, literal
+from connector.sql.table_sink import Staged, TableSink, is_deleting, literal, names_of
 from connector.sql.write_options import MYSQL_OPTIONS
 from transactional import Finding, Options, RowRefusedError, StoreUnreachableError, TwoPhaseCommitError
 
@@ -129,7 +129,7 @@ class MysqlSink(TableSink):
             port=address.port,
             user=self._user,
             password=(self._password or "").encode(),  # PyMySQL would encode text as Latin 1
-            database=address.database or None,
+            database=address.database or self._names[0],  # a DELETE with an alias needs one
             charset="utf8mb4",
             autocommit=False,
             connect_timeout=10,
@@ -241,10 +241,10 @@ class MysqlSink(TableSink):
             try:
                 cursor, more = self.database.begin(TRIAL_SECONDS), handle["more"]
                 target = self.look_up(cursor)
-                if target is not None and self.dialect.has_trigger(cursor, target) is False:
-                    names, nonces = list(more["columns"]), [handle["nonce"]]
-                    staged = Staged(handle["staging"], names, more["key"], nonces, more.get("deletes", False))
-                    self.insert(cursor, target, staged, f" AND s.barrier_row < {TRIED}")
+                tries = target is not None and self.dialect.has_trigger(cursor, target) is False
+                staged = Staged(handle["staging"], names_of(more), more["key"], [handle["nonce"]], is_deleting(more))
+                if target is not None and (tries or staged.deletes):  # with no row, only rights are tried
+                    self.insert(cursor, target, staged, f" AND s.barrier_row < {TRIED}" if tries else " AND FALSE")
             except Exception as problem:
                 found = self.translated(problem)
                 if found is None or (found.condition in REFUSED and problem.args[0] not in FOREIGN_KEYS):
@@ -265,11 +265,11 @@ class MysqlSink(TableSink):
         source, own = f"{staged.staging} AS s", f"s.barrier_nonce = {literal(nonce)}{more}"
         if staged.deletes:
             keys = list(map(self.dialect.quoted, staged.key))
+            equal = " AND ".join(f"t.{name} = s.{name}" for name in keys)
+            cursor.execute(f"DELETE t FROM {target.name} AS t JOIN {source} ON {equal} WHERE {own} AND s.{DELETES}")
             of_key = ", ".join(f"s.{name}" for name in keys)
             last = f"SELECT MAX(s.barrier_row) AS row_of_key FROM {source} WHERE {own} GROUP BY {of_key}"
             source += f" JOIN ({last}) AS l ON s.barrier_row = l.row_of_key"
-            equal = " AND ".join(f"t.{name} = s.{name}" for name in keys)
-            cursor.execute(f"DELETE t FROM {target.name} AS t JOIN ({source}) ON {equal} WHERE {own} AND s.{DELETES}")
             own += f" AND NOT s.{DELETES}"
         statement = (
             f"INSERT INTO {target.name} ({', '.join(names)}) SELECT {', '.join(f's.{name}' for name in names)} "

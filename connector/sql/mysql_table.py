@@ -58,6 +58,13 @@ JOIN information_schema.table_constraints AS t USING (constraint_schema, constra
 WHERE t.table_schema = %s AND t.table_name = %s AND t.enforced = 'YES' ORDER BY constraint_name
 """
 
+ITSELF: Final = """
+SELECT 1 FROM information_schema.referential_constraints
+WHERE constraint_schema = %s AND table_name = %s AND unique_constraint_schema = constraint_schema
+    AND referenced_table_name = table_name LIMIT 1
+"""
+"""The query for a table's foreign keys to itself."""
+
 CHECKS_OF_MARIADB: Final = """
 SELECT check_clause FROM information_schema.check_constraints
 WHERE constraint_schema = %s AND table_name = %s ORDER BY constraint_name
@@ -154,7 +161,7 @@ class Mysql(dialect.Dialect[Column]):
         ]
         checks = [(text, frozenset(exact.get(each, each) for each in _columns_in(text))) for text in clauses]
         whole = f"{self.quoted(database)}.{self.quoted(name)}"
-        return Target(whole, name, whole, columns, keys, checks)
+        return Target(whole, name, whole, columns, keys, checks, refers_to_itself=bool(ask(ITSELF)))
 
     def has_trigger(self, cursor: Any, target: Target[Column]) -> bool | None:
         """Return whether a table has a trigger; None if MySQL may hide triggers, because the user lacks the right TRIGGER."""
@@ -218,7 +225,8 @@ class Mysql(dialect.Dialect[Column]):
     def why_no_deletes(self, target: Target[Column], key: Sequence[str]) -> str:
         """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
         lists = [column.name for column in target.columns if column.name in key and column.base == "enum"]
-        return f"{', '.join(lists)} of {target.name} is an enum, which can't be compared exactly" if lists else ""
+        reason = f"{', '.join(lists)} of {target.name} is an enum, which can't be compared exactly" if lists else ""
+        return reason or super().why_no_deletes(target, key)
 
     def definition(self, column: Column, optional: bool = False) -> str:
         """Return a column's definition in a staging table.
@@ -259,8 +267,8 @@ class Mysql(dialect.Dialect[Column]):
             name = f"CONSTRAINT {self.quoted(said)} " if self.mariadb else ""  # MySQL: must be unique in the schema
             columns.append(f"{name}CHECK ({clause})" if always is None else f"{name}CHECK ({DELETES} OR ({clause}))")
         needed = [each.name for each in written if always is not None and each.not_null and each.name not in always]
-        for column in needed:
-            name = f"CONSTRAINT {self.quoted(f'null in {column}'[:64].strip())} " if self.mariadb else ""
+        for number, column in enumerate(needed):
+            name = f"CONSTRAINT {self.quoted(f'{number} null in {column}'[:64].strip())} " if self.mariadb else ""
             columns.append(f"{name}CHECK ({DELETES} OR {self.quoted(column)} IS NOT NULL)")
         return [f"CREATE TABLE IF NOT EXISTS {staging} ({', '.join(columns)}){self.table_options}"]
 

@@ -63,8 +63,9 @@ the checkpoint is decided, and rolls back."""
 LONG: Final = 1000
 """If a row's indexed columns have more bytes than this, the row is tried out: an index accepts at most a third of a page."""
 
-UNDECIDED: Final = frozenset({"23503", "40P01", "55P03", "57014"})
-"""SQLSTATEs that a trial ignores: the same checkpoint may insert the parent row, and two trials may wait for each other."""
+UNDECIDED: Final = frozenset({"23001", "23503", "40P01", "55P03", "57014"})
+"""SQLSTATEs that a trial ignores. Before the commit, a missing parent may come, or a child go. Two trials may wait for each
+other."""
 
 MOST: Final = 63
 """The largest number of bytes in a name, without the quotation marks."""
@@ -80,18 +81,21 @@ SERVER: Final = (
 
 
 EQUAL: Final = """
-SELECT a.attname::text, format('OPERATOR(%%I.%%s)', n.nspname, o.oprname)
+SELECT a.attname::text, coalesce(' COLLATE ' || quote_ident(ln.nspname) || '.' || quote_ident(l.collname), '')
+       || format(' OPERATOR(%%I.%%s)', n.nspname, o.oprname)
 FROM pg_index i CROSS JOIN LATERAL generate_series(0, i.indnkeyatts - 1) AS at (number)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[at.number]
 JOIN pg_opclass c ON c.oid = i.indclass[at.number]
 JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
     AND m.amopstrategy = 3
 JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+LEFT JOIN pg_collation l ON l.oid = i.indcollation[at.number] LEFT JOIN pg_namespace ln ON ln.oid = l.collnamespace
 WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
-    AND %s::text[] = (SELECT array_agg(k.attname::text ORDER BY k.attname::text COLLATE "C") FROM pg_attribute k
-              WHERE k.attrelid = i.indrelid AND k.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
+    AND (SELECT array_agg(name ORDER BY name COLLATE "C") FROM unnest(%s::text[]) AS given (name))
+      = (SELECT array_agg(k.attname::text ORDER BY k.attname::text COLLATE "C") FROM pg_attribute k
+         WHERE k.attrelid = i.indrelid AND k.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
 """
-"""The query for the operators with which the unique index of a key compares. Only they find the row that an upsert replaces."""
+"""The query for the collations and operators with which a key's unique index compares. An upsert finds its row with them."""
 
 
 class PostgresqlSink(TableSink):
@@ -227,8 +231,9 @@ class PostgresqlSink(TableSink):
             target: Any = self.look_up(transaction.cursor)
             if target is not None and transaction.rows:
                 may_refuse = target.may_refuse(self.task.written, self.task.key)
-                if may_refuse or self._long:
-                    self._try(transaction, target, TRIED if may_refuse else 0)
+                if may_refuse or self._long or self.task.deletes:
+                    # One row shows whether the user may delete.
+                    self._try(transaction, target, TRIED if may_refuse else int(self.task.deletes))
         return super().preCommit(transaction)
 
     def _try(self, transaction: StagedTransaction, target: Target, first: int) -> None:
@@ -291,7 +296,7 @@ class PostgresqlSink(TableSink):
         values += f", s.{DELETES}" if deletes else ""
         last = f"SELECT DISTINCT ON ({own}) {values} {source} ORDER BY {own}, o.turn DESC, s.barrier_row DESC"
         if deletes:
-            self._delete(cursor, target, key, f"({last}) AS s WHERE s.{DELETES}")
+            self._delete(cursor, target, key, f"(SELECT DISTINCT {own} {source} WHERE s.{DELETES}) AS s")
             last = f"SELECT {columns} FROM ({last}) AS s WHERE NOT s.{DELETES}"
         cursor.execute(f"{statement}{last} ON CONFLICT ({', '.join(keys)}) DO {self._on_conflict(target, names, key)}")
         taken = cursor.rowcount
@@ -301,18 +306,19 @@ class PostgresqlSink(TableSink):
         return taken, cursor.fetchone()[0]
 
     def _delete(self, cursor: Any, target: Any, key: Sequence[str], rows: str) -> None:
-        """Delete the target's rows with the keys of `rows`. Raise if one is still there: a rule or a trigger keeps it."""
-        equal = dict(cursor.execute(EQUAL, (target.oid, sorted(key))).fetchall())
-        where = " AND ".join(
-            f"t.{self.dialect.quoted(name)} {equal[name]} s.{self.dialect.quoted(name)}" for name in key
-        )
+        """Delete the target's rows with the keys of `rows`. Raise if one is still there."""
+        equal, quoted = dict(cursor.execute(EQUAL, (target.oid, list(key))).fetchall()), self.dialect.quoted
+        blank = {column.name for column in target.columns if column.base == "bpchar" and not column.domain}
+        ours = {name: f"s.{quoted(name)}" + ("::bpchar" if name in blank else "") for name in key}  # staged as text
+        where = " AND ".join(f"t.{quoted(name)}{equal[name]} {ours[name]}" for name in key)
         own = target.name if target.partitioned else f"ONLY {target.name}"  # not rows of tables that inherit from it
-        cursor.execute(f"DELETE FROM {own} AS t USING {rows} AND {where}")
+        cursor.execute(f"DELETE FROM {own} AS t USING {rows} WHERE {where}")
         if target.acts:
-            cursor.execute(f"SELECT count(*) FROM {own} AS t, {rows} AND {where}")
+            cursor.execute(f"SELECT count(*) FROM {own} AS t, {rows} WHERE {where}")
             kept = cursor.fetchone()[0]
             if kept:
-                raise self.refusal(f"the table kept {kept} rows that the query deletes: a rule or a trigger keeps them")
+                reason = "a rule or a trigger keeps them, or another session has written them"
+                raise self.refusal(f"the table still has {kept} rows that the query deletes: {reason}")
 
     def unstage(self, cursor: Any, staging: str, nonces: Sequence[str]) -> None:
         """Delete staged rows.

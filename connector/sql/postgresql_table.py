@@ -58,7 +58,8 @@ SELECT c.relkind = 'p' OR c.relhasrules OR row_security_active(c.oid)
        OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion)),
        (SELECT count(*) FROM pg_constraint x WHERE x.conrelid = c.oid AND x.contype = 'c'),
-       row_security_active(c.oid)
+       row_security_active(c.oid),
+       EXISTS (SELECT FROM pg_constraint f WHERE f.contype = 'f' AND f.conrelid = c.oid AND f.confrelid = c.oid)
 FROM pg_class c WHERE c.oid = %s
 """
 
@@ -193,7 +194,7 @@ class Postgresql(dialect.Dialect[Column]):
         keys = [Index("", frozenset(names)) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
         checks = [(text, frozenset(names)) for text, names in cursor.execute(CHECKS, (oid,)).fetchall()]
         indexed = frozenset(name for (name,) in cursor.execute(INDEXED, (oid,)).fetchall())
-        refuses, unique, conditions, hides = cursor.execute(REFUSES, (oid,)).fetchone()
+        refuses, unique, conditions, hides, itself = cursor.execute(REFUSES, (oid,)).fetchone()
         whole = f"{self.quoted(schema)}.{self.quoted(name)}"
         is_partitioned = kind == "p"
         facts = (
@@ -207,7 +208,7 @@ class Postgresql(dialect.Dialect[Column]):
             hides,
             is_partitioned,
         )
-        return Target(whole, whole.partition(".")[2], oid, columns, keys, checks, *facts)
+        return Target(whole, whole.partition(".")[2], oid, columns, keys, checks, *facts, refers_to_itself=itself)
 
     def why_not(self, kind: pa.DataType, column: Column) -> str:
         """Return the reason why a column can't store values of an Arrow type unchanged; empty if it can."""
@@ -277,7 +278,8 @@ class Postgresql(dialect.Dialect[Column]):
 
     def why_no_deletes(self, target: Any, key: Sequence[str]) -> str:
         """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
-        return f"row-level security could hide rows of {target.name} from a delete" if target.hides else ""
+        hidden = f"row-level security could hide rows of {target.name} from a delete" if target.hides else ""
+        return hidden or super().why_no_deletes(target, key)
 
     def definition(self, column: Column, optional: bool = False) -> str:
         """Return a column's definition in a staging table. If the target would cut spaces, use ``text`` with a check."""

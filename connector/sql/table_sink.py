@@ -267,8 +267,11 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return self.task.staging
 
     def more(self) -> dict[str, Any]:
-        """Return the written columns with their types, the columns of the key, and whether rows may delete."""
-        columns = {column.name: column.whole for column in self.task.written}
+        """Return the staged columns with their types, the columns of the key, and whether rows may delete.
+
+        The columns include `DELETES`, so that an older version of this package refuses the handle: no table has this column.
+        """
+        columns = {column.name: column.whole for column in self.task.staged}
         return {"columns": columns, "key": self.task.key, **({"deletes": True} if self.task.deletes else {})}
 
     # -- commit -----------------------------------------------------------------------------------------------------
@@ -280,7 +283,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         # Handles with the same staging table agree on whether rows may delete: the table's name depends on its columns.
         for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
             for some in portions(list(group), size):
-                nonces, deletes = [handle["nonce"] for handle in some], some[0]["more"].get("deletes", False)
+                nonces, deletes = [handle["nonce"] for handle in some], is_deleting(some[0]["more"])
                 staged = Staged(staging, self._unchanged(cursor, target, some[0]), key, nonces, deletes)
                 taken, wanted = self.insert(cursor, target, staged)
                 wanted = sum(handle["rows"] for handle in some) if wanted is None else wanted
@@ -294,20 +297,21 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         move could change values, or replace rows that have a different key.
         """
         was: Mapping[str, str] = handle["more"]["columns"]
+        names = names_of(handle["more"])
         now = {column.name: column.whole for column in target.columns}
         changed = [
             f"{name} was {kind}, and " + (f"is {now[name]}" if name in now else "is gone")
             for name, kind in was.items()
-            if now.get(name) != kind
+            if name in names and now.get(name) != kind
         ]
         key = handle["more"]["key"]
-        if key and (reason := self.dialect.why_no_key(target, list(was), key)):
+        if key and (reason := self.dialect.why_no_key(target, names, key)):
             changed.append(reason)
-        if handle["more"].get("deletes") and (reason := self.dialect.why_no_deletes(target, key)):
+        if is_deleting(handle["more"]) and (reason := self.dialect.why_no_deletes(target, key)):
             changed.append(reason)
         if changed:
             raise StoreError("TABLE_CHANGED", table=self.described(), columns="; ".join(changed))
-        return list(was)
+        return names
 
     def staged(self, cursor: Any, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
         """Return nonce -> number of staged rows; empty if the staging table does not exist."""
@@ -356,6 +360,16 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
                 staged = self._fitting(target)
                 found += self._staging_statements(self._staging_of(target, staged), target, staged)
         return ";\n".join(found) + ";"
+
+
+def is_deleting(more: Mapping[str, Any]) -> bool:
+    """Return whether rows of a handle may delete. `more` is the handle's part with the result of `TableSink.more`."""
+    return bool(more.get("deletes", False))
+
+
+def names_of(more: Mapping[str, Any]) -> list[str]:
+    """Return the target's columns that a handle's rows have."""
+    return [name for name in more["columns"] if not (is_deleting(more) and name == DELETES)]
 
 
 def literal(nonce: str) -> str:

@@ -77,6 +77,13 @@ DELETING = pa.schema([("gone", pa.bool_()), *SCHEMA])
         (table(ID, NAME), DELETING, "name", "needs a boolean column, but the query's column name is text"),
         (table(ID, NAME), pa.schema([*DELETING, ("GONE", pa.bool_())]), "gone", "2 columns with the name gone"),
         (table(ID, NAME, column("Gone", "boolean", "bool")), DELETING, "gone", "has the column Gone: rename"),
+        (
+            table(ID, NAME, column("Gone", "boolean", "bool"), column("GONE", "boolean", "bool")),
+            DELETING,
+            "gone",
+            "has the column Gone: rename",
+        ),
+        (replace(table(ID, NAME), refers_to_itself=True), DELETING, "gone", "has a foreign key to itself"),
         (replace(table(ID, NAME), hides=True), DELETING, "gone", "row-level security"),
         (table(ID), pa.schema([("gone", pa.bool_())]), "gone", "the query has no columns"),
     ],
