@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +13,24 @@ from connector.formats.discovery import find_sink
 from connector.sql.mysql_sink import MysqlSink
 from connector.sql.postgresql_sink import PostgresqlSink
 from connector.sql.staged_sink import StagedHandle
+from integration.mariadb import MariadbServer, mariadb_or_skip
+from integration.postgresql import PostgresqlServer
 from integration.sql_output import DatabaseServer, SqlOutput
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.sink import Cutoff, Options, TransactionContext
 
-__all__ = ["SCHEMA", "Bench", "options_of", "sink_of"]
+__all__ = ["SCHEMA", "Bench", "options_of", "server_of", "sink_of"]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
+
+
+@contextmanager
+def server_of(name: str) -> Iterator[DatabaseServer]:
+    """Run a database server, ``postgresql`` or ``mariadb``; skip the test if there is none."""
+    if name == "mariadb":
+        mariadb_or_skip()
+    with MariadbServer() if name == "mariadb" else PostgresqlServer() as server:
+        yield server
 
 
 def options_of(database: DatabaseServer, table: str, **more: str) -> dict[str, str]:

@@ -17,9 +17,7 @@ import pytest
 
 from connector.cli import main
 from integration.driver_process import wait_until
-from integration.mariadb import MariadbServer, mariadb_or_skip
-from integration.postgresql import PostgresqlServer
-from integration.sql_bench import SCHEMA, Bench, options_of, sink_of
+from integration.sql_bench import SCHEMA, Bench, options_of, server_of, sink_of
 from integration.sql_output import DatabaseServer
 from transactional.errors import (
     FencedError,
@@ -37,9 +35,7 @@ from transactional.sink import Cutoff, Outcome, history_seen, restorable
 
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    if request.param == "mariadb":
-        mariadb_or_skip()
-    with MariadbServer() if request.param == "mariadb" else PostgresqlServer() as server:
+    with server_of(request.param) as server:
         yield server
 
 

@@ -10,9 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from integration.mariadb import MariadbServer, mariadb_or_skip
-from integration.postgresql import PostgresqlServer
-from integration.sql_bench import Bench, options_of, sink_of
+from integration.sql_bench import Bench, options_of, server_of, sink_of
 from integration.sql_output import DatabaseServer
 from transactional.errors import OptionError, RowRefusedError, StoreError
 
@@ -21,9 +19,7 @@ SCHEMA = pa.schema([("gone", pa.bool_()), ("id", pa.string()), ("value", pa.int6
 
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    if request.param == "mariadb":
-        mariadb_or_skip()
-    with MariadbServer() if request.param == "mariadb" else PostgresqlServer() as server:
+    with server_of(request.param) as server:
         yield server
 
 

@@ -10,10 +10,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.other_spark import ROOT
-from integration.postgresql import PostgresqlServer
-from integration.sql_bench import SCHEMA, Bench
+from integration.sql_bench import SCHEMA, Bench, server_of
 from integration.sql_output import DatabaseServer
 from transactional.errors import TwoPhaseCommitError
 from transactional.sink import Cutoff
@@ -39,9 +37,7 @@ def documented(section: str) -> list[Grant]:
 
 @pytest.fixture(scope="module", params=SERVERS)
 def database(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
-    if request.param == "mariadb":
-        mariadb_or_skip()
-    with MariadbServer() if request.param == "mariadb" else PostgresqlServer() as server:
+    with server_of(request.param) as server:
         yield server
 
 

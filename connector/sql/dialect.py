@@ -186,9 +186,10 @@ class Dialect(ABC, Generic[AnyColumn]):
         staging: str,
         target: Target[AnyColumn],
         written: Sequence[AnyColumn],
-        always: Collection[str] | None = None,
+        optional: Collection[str] | None = None,
     ) -> list[str]:
         """Return the statements that create a staging table.
 
-        With `always`, rows may delete. Such a row may be null, and break the table's checks, in all columns except these.
+        With `optional`, rows may delete. Such a row may break the table's checks, and be null in the columns `optional`,
+        which can't be null in the table.
         """

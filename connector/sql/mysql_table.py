@@ -16,6 +16,15 @@ from transactional import OptionError
 
 NAME: Final = "2pc-mysql"
 
+TABLE: Final = """
+SELECT table_type, engine, EXISTS (
+    SELECT 1 FROM information_schema.referential_constraints AS r
+    WHERE r.constraint_schema = t.table_schema AND r.unique_constraint_schema = t.table_schema
+        AND r.table_name = t.table_name AND r.referenced_table_name = t.table_name
+) FROM information_schema.tables AS t WHERE table_schema = %s AND table_name = %s
+"""
+"""The query for a table's kind and engine, and whether a foreign key refers to the table itself."""
+
 COLUMNS: Final = """
 SELECT column_name, column_type, LOWER(data_type), is_nullable = 'NO',
        LOWER(extra) REGEXP '(virtual|stored|persistent) generated',
@@ -57,13 +66,6 @@ SELECT c.check_clause FROM information_schema.check_constraints AS c
 JOIN information_schema.table_constraints AS t USING (constraint_schema, constraint_name)
 WHERE t.table_schema = %s AND t.table_name = %s AND t.enforced = 'YES' ORDER BY constraint_name
 """
-
-ITSELF: Final = """
-SELECT 1 FROM information_schema.referential_constraints
-WHERE constraint_schema = %s AND table_name = %s AND unique_constraint_schema = constraint_schema
-    AND referenced_table_name = table_name LIMIT 1
-"""
-"""The query for a table's foreign keys to itself."""
 
 CHECKS_OF_MARIADB: Final = """
 SELECT check_clause FROM information_schema.check_constraints
@@ -143,12 +145,10 @@ class Mysql(dialect.Dialect[Column]):
             found: Sequence[Sequence[Any]] = cursor.fetchall()
             return found
 
-        found = ask(
-            "SELECT table_type, engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-        )
+        found = ask(TABLE)
         if not found:
             return None
-        kind, engine = found[0]
+        kind, engine, refers_to_itself = found[0]
         if kind not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).lower() != "innodb":
             expectation = "a table with the engine InnoDB, because other engines have no transactions; not a view"
             raise OptionError("INVALID_OPTION", owner=NAME, option="dbtable", value=name, expectation=expectation)
@@ -161,7 +161,7 @@ class Mysql(dialect.Dialect[Column]):
         ]
         checks = [(text, frozenset(exact.get(each, each) for each in _columns_in(text))) for text in clauses]
         whole = f"{self.quoted(database)}.{self.quoted(name)}"
-        return Target(whole, name, whole, columns, keys, checks, refers_to_itself=bool(ask(ITSELF)))
+        return Target(whole, name, whole, columns, keys, checks, refers_to_itself=bool(refers_to_itself))
 
     def has_trigger(self, cursor: Any, target: Target[Column]) -> bool | None:
         """Return whether a table has a trigger; None if MySQL may hide triggers, because the user lacks the right TRIGGER."""
@@ -252,7 +252,7 @@ class Mysql(dialect.Dialect[Column]):
         staging: str,
         target: Target[Column],
         written: Sequence[Column],
-        always: Collection[str] | None = None,
+        optional: Collection[str] | None = None,
     ) -> list[str]:
         """Return the statement that creates a staging table. The table's primary key keeps each transaction's rows in order."""
         nonce, row = OWN_COLUMNS
@@ -260,14 +260,13 @@ class Mysql(dialect.Dialect[Column]):
             f"{nonce} VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL",
             f"{row} BIGINT NOT NULL",
             f"PRIMARY KEY ({nonce}, {row})",
-            *(self.definition(each, always is not None and each.name not in always) for each in written),
+            *(self.definition(each, each.name in (optional or ())) for each in written),
         ]
         for number, clause in enumerate(target.checks_on(written)):
             said = f"{number} on {' '.join(_columns_in(clause))}"[:64].strip()  # MariaDB's error shows only this name
             name = f"CONSTRAINT {self.quoted(said)} " if self.mariadb else ""  # MySQL: must be unique in the schema
-            columns.append(f"{name}CHECK ({clause})" if always is None else f"{name}CHECK ({DELETES} OR ({clause}))")
-        needed = [each.name for each in written if always is not None and each.not_null and each.name not in always]
-        for number, column in enumerate(needed):
+            columns.append(f"{name}CHECK ({clause})" if optional is None else f"{name}CHECK ({DELETES} OR ({clause}))")
+        for number, column in enumerate(optional or ()):
             name = f"CONSTRAINT {self.quoted(f'{number} null in {column}'[:64].strip())} " if self.mariadb else ""
             columns.append(f"{name}CHECK ({DELETES} OR {self.quoted(column)} IS NOT NULL)")
         return [f"CREATE TABLE IF NOT EXISTS {staging} ({', '.join(columns)}){self.table_options}"]

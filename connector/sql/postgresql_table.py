@@ -301,21 +301,20 @@ class Postgresql(dialect.Dialect[Column]):
         staging: str,
         target: dialect.Target[Column],
         written: Sequence[Column],
-        always: Collection[str] | None = None,
+        optional: Collection[str] | None = None,
     ) -> list[str]:
         """Return the statements that create a staging table."""
         nonce, row = OWN_COLUMNS
         columns = [f"{nonce} text NOT NULL, {row} bigint NOT NULL"]
-        columns += [self.definition(each, always is not None and each.name not in always) for each in written]
-        if always is None:
+        columns += [self.definition(each, each.name in (optional or ())) for each in written]
+        if optional is None:
             columns += target.checks_on(written)
         else:
             conditions = [text.removeprefix("CHECK ").removesuffix(" NO INHERIT") for text in target.checks_on(written)]
             columns += [f"CHECK ({DELETES} OR {condition})" for condition in conditions]
-            needed = [each.name for each in written if each.not_null and each.name not in always]
             columns += [
                 f"CONSTRAINT {self.quoted(f'null in {_short(name)}')} CHECK ({DELETES} OR {self.quoted(name)} IS NOT NULL)"
-                for name in needed
+                for name in optional
             ]
         settings = "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000)"
         return [

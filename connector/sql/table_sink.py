@@ -338,8 +338,9 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return self.control_table(self.dialect.quoted(name))
 
     def _staging_statements(self, staging: str, target: Target[Any], staged: Sequence[Any]) -> list[str]:
-        always = None if self._deletes is None else {*self._key_of(target), DELETES}
-        return self.dialect.staging_statements(staging, target, staged, always)
+        given = {*self._key_of(target), DELETES}
+        optional = [each.name for each in staged if each.not_null and each.name not in given]
+        return self.dialect.staging_statements(staging, target, staged, optional if self._deletes is not None else None)
 
     def _schema_statement(self) -> str:
         return f"CREATE {self.dialect.schema_kind} IF NOT EXISTS {self.dialect.quoted(self.parsed['stagingSchema'])}"
