@@ -352,14 +352,15 @@ HOST_OPTIONS = OptionTable(
             "singleDriver",
             False,
             as_bool,
-            "Needed if the store of the checkpoint location can't create a file exclusively (HDFS). true confirms that "
-            "something else guarantees a single driver per location.",
+            "Needed if the store of the checkpoint location can't create a file exclusively, or is an HDFS with Kerberos. true "
+            "confirms that something else guarantees a single driver per location.",
         ),
         Option(
             "checkpointEndpoint",
             None,
             as_str,
-            "URL of the object store that holds checkpointLocation. Default: AWS_ENDPOINT_URL in the driver's environment.",
+            "URL of the object store that holds checkpointLocation. Default: AWS_ENDPOINT_URL in the driver's environment. In "
+            "HDFS: the WebHDFS addresses of its NameNodes, separated by commas. Default: BARRIER_WEBHDFS.",
         ),
         Option(
             "checkpointRegion",

@@ -203,6 +203,18 @@ def resolve_postgresql(version: str = POSTGRESQL_JDBC_VERSION) -> list[Path]:
     return [folder / file for file in jars.files()]
 
 
+def resolve_hdfs() -> Path:
+    """Return the folder with the jar of HDFS's servers, resolving it when it is not there yet. pyspark has the rest.
+
+    Raises
+    ------
+    JarResolutionError
+        As `resolve_kafka`.
+    """
+    artifacts = [("org.apache.hadoop", "hadoop-client-minicluster", HADOOP_VERSION)]
+    return resolve(Jars(f"hdfs-{HADOOP_VERSION}", artifacts, whole=False))
+
+
 def resolve_s3a() -> list[Path]:
     """Return the jars of Hadoop's ``s3a://``, resolving them when they are not there yet.
 

@@ -27,7 +27,11 @@ __all__ = ["BUCKET", "LATE_SECONDS", "AnswerProxy", "ObjectStoreServer"]
 
 BUCKET = "barrier"
 
-REFUSALS = {"conflict": (409, "ConditionalRequestConflict"), "busy": (503, "SlowDown")}
+REFUSALS = {
+    "conflict": (409, "ConditionalRequestConflict"),
+    "busy": (503, "SlowDown"),
+    "locked": (401, "AuthenticationRequired"),
+}
 
 LATE_SECONDS = 1.0
 """Longer than the clients of such tests wait."""
@@ -117,6 +121,8 @@ class AnswerProxy:
         answer is given), ``late`` (done after `LATE_SECONDS`, when its client has given up), ``slow`` (answered as late).
     trouble : Callable[[str, str], str]
         What becomes of any other request, by its method and path: one of these words, or nothing.
+    change : Callable[[str], str]
+        What the server gets for a path.
     asked : list[str]
         Every request, as ``PUT /bucket/key``.
     """
@@ -124,6 +130,7 @@ class AnswerProxy:
     def __init__(self, server: ObjectStoreServer | str, before: Callable[[], object] = lambda: None) -> None:
         self.spoil: list[str] = []
         self.trouble: Callable[[str, str], str]
+        self.change: Callable[[str], str] = lambda path: path
         self.calm()
         self.asked: list[str] = []
         endpoint = server if isinstance(server, str) else server.endpoint
@@ -149,7 +156,7 @@ class AnswerProxy:
                 for _ in range(1 + (what == "twice")):
                     onward = http.client.HTTPConnection(HOST, port)
                     headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP_BY_HOP}
-                    onward.request(self.command, self.path, body, headers)
+                    onward.request(self.command, proxy.change(self.path), body, headers)
                     answer = onward.getresponse()
                     data = answer.read()
                     onward.close()

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from connector.location import hdfs as webhdfs
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.single_driver import FilesystemFiles
+from integration.hdfs import HdfsServer
 from integration.journal_racer import race
 from integration.object_store import BUCKET, AnswerProxy, ObjectStoreServer
 from tests.transactional.bodies import fact_of, lines, run_body
@@ -40,13 +43,20 @@ def on_a_filesystem(folder: Path) -> CheckpointLocation:
     return location
 
 
-@pytest.fixture(params=["local", "s3", "filesystem"])
+def in_hdfs(hdfs: HdfsServer) -> str:
+    """A place that no other test uses; its names are Hadoop's to the letter."""
+    return f"{hdfs.url}/place {next(PLACES)}/a%20b#c"
+
+
+@pytest.fixture(params=["local", "s3", "hdfs", "filesystem"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointLocation:
     if request.param == "filesystem":
         return on_a_filesystem(tmp_path)
     if request.param == "s3":
         request.getfixturevalue("s3")
         return CheckpointLocation(somewhere())
+    if request.param == "hdfs":
+        return CheckpointLocation(in_hdfs(request.getfixturevalue("hdfs")))
     return CheckpointLocation(str(tmp_path))
 
 
@@ -77,7 +87,7 @@ def test_every_store_keeps_the_promises_of_its_files(location: CheckpointLocatio
     assert files.tree("") == []
 
 
-@pytest.fixture(params=["memory", "local", "s3", "filesystem"])
+@pytest.fixture(params=["memory", "local", "s3", "hdfs", "filesystem"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> JournalStore:
     if request.param == "memory":
         return MemoryJournalStore()
@@ -86,6 +96,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> JournalStore:
     if request.param == "s3":
         request.getfixturevalue("s3")
         return CheckpointLocation(somewhere()).files.journal_store("barrier/log")
+    if request.param == "hdfs":
+        place = in_hdfs(request.getfixturevalue("hdfs"))
+        return CheckpointLocation(place).files.journal_store("barrier/log")
     return LocalJournalStore(str(tmp_path / "log"))
 
 
@@ -139,11 +152,11 @@ def test_of_threads_that_race_for_every_number_one_gets_each() -> None:
     assert sorted(itertools.chain(*found)) == list(range(1, RACERS * EACH + 1))
 
 
-@pytest.mark.parametrize("kind", ["local", "s3"])
+@pytest.mark.parametrize("kind", ["local", "s3", "hdfs"])
 def test_of_processes_that_race_for_every_number_one_gets_each(
-    kind: str, s3: ObjectStoreServer, tmp_path: Path
+    kind: str, s3: ObjectStoreServer, hdfs: HdfsServer, tmp_path: Path
 ) -> None:
-    place = str(tmp_path) if kind == "local" else somewhere()
+    place = {"local": str(tmp_path), "s3": somewhere(), "hdfs": in_hdfs(hdfs)}[kind]
     command = [sys.executable, "-m", "integration.journal_racer", place]
     racers = [
         subprocess.Popen(
@@ -181,7 +194,7 @@ def test_sparks_logs_are_read_in_every_store(location: CheckpointLocation, tmp_p
     put.update({f"offsets/{number}": f"v1\n{{}}\nline {number}".encode() for number in (9, 10)})
     put["offsets/.10.crc"] = b"crc"
     for name, data in put.items():
-        if location.path.startswith("s3:"):
+        if location.path.startswith(("s3:", "hdfs://127")):
             assert files.create(name, data)
             continue
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -292,6 +305,105 @@ def test_a_listing_of_more_than_a_thousand_is_whole(s3: ObjectStoreServer) -> No
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(lambda name: store.create(name, b"{}"), names))
     assert sorted(name for name in store.names() if name.endswith(".json")) == sorted(names)
+
+
+# -- HDFS -----------------------------------------------------------------------------------------------------------
+
+
+def path_in(hdfs: HdfsServer, location: CheckpointLocation) -> str:
+    """A location's path, as a URL has it."""
+    return quote(location.path.removeprefix(hdfs.url))
+
+
+def once(proxy: AnswerProxy, how: str, op: str = "RENAME") -> None:
+    """Have this trouble with the next request of this kind."""
+    left = [how]
+    proxy.trouble = lambda method, path: left.pop() if left and f"op={op}" in path else ""
+
+
+@pytest.fixture
+def front(hdfs: HdfsServer) -> Iterator[AnswerProxy]:
+    with AnswerProxy(hdfs.endpoint) as found:
+        yield found
+
+
+@pytest.mark.parametrize("how", ["lose", "fail", "twice", "late", "refuse"])
+def test_an_entry_in_hdfs_whose_answer_was_lost_is_known_for_ours_and_written_once(
+    hdfs: HdfsServer, front: AnswerProxy, how: str
+) -> None:
+    journal = CheckpointLocation(in_hdfs(hdfs), {"endpoint": front.endpoint}).journal()
+    assert append(journal) == 1
+    once(front, how)
+    assert append(journal) == 2
+    assert append(journal) == 3
+    assert journal.load().position == 3
+
+
+@pytest.mark.parametrize("how", ["lose", "fail", "twice"])
+def test_a_lost_answer_of_hdfs_to_the_second_of_two_is_not_taken_for_ours(
+    hdfs: HdfsServer, front: AnswerProxy, how: str
+) -> None:
+    location = CheckpointLocation(in_hdfs(hdfs), {"endpoint": front.endpoint})
+    first, second = location.journal(), location.journal()
+    second.load()
+    append(first, "first")
+    once(front, how)
+    body = run_body(driver="second", location="/l")
+    assert second.append(fact_of(EntryKind.RUN, body), lambda ledger: None).number == 2
+    assert {token: run.driver for token, run in second.load().runs.items()} == {1: "first", 2: "second"}
+
+
+@pytest.mark.parametrize("op", ["CREATE", "RENAME", "DELETE"])
+@pytest.mark.parametrize("how", ["lose", "twice", "refuse"])
+def test_a_file_in_hdfs_is_replaced_whole_whatever_happens_to_the_answer(
+    hdfs: HdfsServer, front: AnswerProxy, how: str, op: str
+) -> None:
+    files = CheckpointLocation(in_hdfs(hdfs), {"endpoint": front.endpoint}).files
+    files.put("x/a", b"one")
+    once(front, how, op)
+    files.put("x/a", iter([b"two, ", b"more"]))
+    assert files.read("x/a") == b"two, more"
+    once(front, how, op)
+    assert not files.create("x/a", b"three")
+    assert files.tree("") == ["x/a"], "no file is left under a temporary name"
+
+
+def test_a_gateway_that_ignores_how_to_rename_creates_but_does_not_replace(
+    hdfs: HdfsServer, front: AnswerProxy
+) -> None:
+    """As HttpFS does. It answers whether the file was renamed, and never replaces a file."""
+    files = CheckpointLocation(in_hdfs(hdfs), {"endpoint": front.endpoint}).files
+    front.change = lambda path: path.replace("&renameoptions=NONE", "").replace("&renameoptions=OVERWRITE", "")
+    assert (files.create("x/a", b"one"), files.create("x/a", b"two"), files.read("x/a")) == (True, False, b"one")
+    with pytest.raises(LocationError, match=r"LOCATION_UNWRITABLE.*x/a.*not renamed"):
+        files.put("x/a", b"three")
+    assert (files.read("x/a"), files.tree("")) == (b"one", ["x/a"])
+
+
+def test_an_hdfs_that_refuses_us_is_an_error_that_says_why(hdfs: HdfsServer, front: AnswerProxy) -> None:
+    location = CheckpointLocation(in_hdfs(hdfs), {"endpoint": front.endpoint})
+    location.files.put("x/a", b"one")
+    front.trouble = lambda method, path: "locked"
+    with pytest.raises(LocationError, match=r"LOCATION_UNREADABLE.*wants Kerberos.*singleDriver=true"):
+        location.journal().load()
+    front.calm()
+    hdfs.ask("PUT", path_in(hdfs, location), "SETPERMISSION", permission="700")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HADOOP_USER_NAME", "stranger")
+        webhdfs._client.cache_clear()
+        with pytest.raises(JournalError, match=r"LOCATION_NOT_OURS"):
+            location.files.put("x/b", b"two")
+    webhdfs._client.cache_clear()
+
+
+def test_a_listing_of_more_than_a_thousand_in_hdfs_is_whole(hdfs: HdfsServer) -> None:
+    location = CheckpointLocation(in_hdfs(hdfs))
+    files = location.files
+    files.put("x/0", b"")
+    folder = path_in(hdfs, location)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: hdfs.ask("PUT", f"{folder}/x/{number}", "MKDIRS"), range(1, 1101)))
+    assert len(files.names("x")) == 1101
 
 
 # -- what only one driver may use -----------------------------------------------------------------------------------

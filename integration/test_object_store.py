@@ -1,4 +1,4 @@
-"""A query whose checkpoint location is in S3, with real Spark: killed twice, started again, read by the commands."""
+"""A query whose checkpoint location is in S3 or HDFS, with real Spark: killed twice, started again, read by the commands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from connector.location.hdfs import WEBHDFS
 from connector.location.location import CheckpointLocation
 from integration.driver_process import DriverProcess, Place, wait_until
+from integration.hdfs import USER, HdfsServer
 from integration.jars import resolve_s3a
 from integration.jobs import Job, newest
 from integration.object_store import BUCKET, ObjectStoreServer
@@ -44,27 +46,43 @@ class RemotePlace(Place):
         return newest(self.url, "commits")
 
 
-def on_s3(server: ObjectStoreServer, folder: Path, batches: int = 3) -> DriverProcess:
-    """A driver whose query writes files to a local folder, and has its checkpoint location in the store."""
-    url = f"s3a://{BUCKET}/{folder.name}/check point"
+@dataclass(frozen=True)
+class Store:
+    """A store of checkpoint locations."""
+
+    url: str  # A folder in it.
+    conf: dict[str, str]  # Spark's, to find it.
+
+    def driver(self, folder: Path, batches: int = 3) -> DriverProcess:
+        """A driver whose query writes files to a local folder, and has its checkpoint location in the store."""
+        url = f"{self.url}/{folder.name}/check point"
+        driver = DriverProcess(folder, Job(url, str(folder / "output"), batches=batches, conf=self.conf))
+        driver.place = RemotePlace(driver.place.location, driver.place.output, url)
+        return driver
+
+
+@pytest.fixture(scope="module", params=["s3", "hdfs"])
+def store(request: pytest.FixtureRequest) -> Store:
+    if request.param == "hdfs":
+        server: HdfsServer = request.getfixturevalue("hdfs")
+        return Store(f"{server.url}/queries", server.conf)
+    s3: ObjectStoreServer = request.getfixturevalue("s3")
     conf = {
         "spark.jars": ",".join(map(str, resolve_s3a())),
-        "spark.hadoop.fs.s3a.endpoint": server.endpoint,
+        "spark.hadoop.fs.s3a.endpoint": s3.endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
     }
-    driver = DriverProcess(folder, Job(url, str(folder / "output"), batches=batches, conf=conf))
-    driver.place = RemotePlace(driver.place.location, driver.place.output, url)
-    return driver
+    return Store(f"s3a://{BUCKET}", conf)
 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
-def test_a_query_with_its_checkpoints_in_s3_that_is_killed_twice_writes_every_row_once(
-    s3: ObjectStoreServer, tmp_path: Path
+def test_a_query_with_its_checkpoints_in_a_store_that_is_killed_twice_writes_every_row_once(
+    store: Store, tmp_path: Path
 ) -> None:
-    with on_s3(s3, tmp_path) as driver:
+    with store.driver(tmp_path) as driver:
         for point in ("decision.written", "commit.one"):
             driver.faults.arm(point, "kill-jvm")
             driver.start()
@@ -73,7 +91,7 @@ def test_a_query_with_its_checkpoints_in_s3_that_is_killed_twice_writes_every_ro
         assert len(driver.place.ledger().unsettled()) == 1
         driver.finish()
         ledger = driver.place.ledger()
-        assert ledger.location == f"s3://{BUCKET}/{tmp_path.name}/check point"
+        assert ledger.location == f"{store.url.replace('s3a:', 's3:')}/{tmp_path.name}/check point"
         command = [
             sys.executable,
             "-m",
@@ -93,8 +111,8 @@ def test_a_query_with_its_checkpoints_in_s3_that_is_killed_twice_writes_every_ro
 
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
-def test_a_query_with_its_checkpoints_in_s3_goes_back(s3: ObjectStoreServer, tmp_path: Path) -> None:
-    with on_s3(s3, tmp_path, batches=5) as driver:
+def test_a_query_with_its_checkpoints_in_a_store_goes_back(store: Store, tmp_path: Path) -> None:
+    with store.driver(tmp_path, batches=5) as driver:
         driver.start()
         driver.wait_committed(2)
         driver.kill()
@@ -115,12 +133,10 @@ def test_a_query_with_its_checkpoints_in_s3_goes_back(s3: ObjectStoreServer, tmp
 
 @pytest.mark.matrix
 @pytest.mark.timeout(900)
-def test_a_query_in_s3_goes_on_from_a_savepoint_at_another_location_in_s3(
-    s3: ObjectStoreServer, tmp_path: Path
-) -> None:
+def test_a_query_in_a_store_goes_on_from_a_savepoint_at_another_location_in_it(store: Store, tmp_path: Path) -> None:
     """The restore is killed once before each of its entries; every row is written once."""
-    here = f"s3a://{BUCKET}/{tmp_path.name}"
-    with on_s3(s3, tmp_path, batches=6) as driver:
+    here = f"{store.url}/{tmp_path.name}"
+    with store.driver(tmp_path, batches=6) as driver:
         driver.start()
         driver.wait_committed(2)
         driver.kill()
@@ -147,10 +163,10 @@ def test_a_query_in_s3_goes_on_from_a_savepoint_at_another_location_in_s3(
 
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
-def test_of_two_drivers_on_s3_the_one_paused_before_its_decision_is_fenced_and_the_other_wins(
-    s3: ObjectStoreServer, tmp_path: Path
+def test_of_two_drivers_on_a_store_the_one_paused_before_its_decision_is_fenced_and_the_other_wins(
+    store: Store, tmp_path: Path
 ) -> None:
-    with on_s3(s3, tmp_path) as first, on_s3(s3, tmp_path) as second:
+    with store.driver(tmp_path) as first, store.driver(tmp_path) as second:
         second.folder = tmp_path / "second"
         second.faults = type(second.faults)(second.folder / "faults")
         first.faults.arm("commit.looked", "pause")
@@ -166,3 +182,34 @@ def test_of_two_drivers_on_s3_the_one_paused_before_its_decision_is_fenced_and_t
         assert f"replaced by run {newest_run.token}" in first.error()
         assert second.wait_exit() == 0, second.tail()
         second.place.check_whole(second.expected)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_a_query_lives_through_a_failover_of_hdfs(tmp_path: Path) -> None:
+    """Its first NameNode is killed in the middle of a commit; then the second one serves."""
+    with HdfsServer(namenodes=2) as hdfs, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HADOOP_USER_NAME", USER)
+        environment.setenv(WEBHDFS, hdfs.endpoint)
+        with Store(f"{hdfs.url}/queries", hdfs.conf).driver(tmp_path, batches=6) as driver:
+            driver.faults.arm("decision.written", "pause")
+            driver.start()
+            driver.wait_fired("decision.written")
+            hdfs.fail_over()
+            driver.faults.resume("decision.written")
+            driver.finish()
+            driver.place.check_whole(driver.expected)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_of_two_namenodes_the_standby_is_asked_in_vain_and_its_files_are_those_of_the_other(tmp_path: Path) -> None:
+    with HdfsServer(namenodes=2) as hdfs, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HADOOP_USER_NAME", USER)
+        active, standby = hdfs.endpoint.split(",")
+        files = CheckpointLocation(f"{hdfs.url}/place", {"endpoint": f"{standby},{active}"}).files
+        assert files.create("a", b"one")
+        hdfs.fail_over()
+        assert not files.create("a", b"two")
+        assert files.create("b", b"three")
+        assert (files.read("a"), files.read("b")) == (b"one", b"three")

@@ -16,6 +16,12 @@ from transactional.journal.folders import file_mode, make_folders, sync_folder
 CHUNK: Final = 1 << 20
 """Bytes per read."""
 
+AT_ONCE: Final = 16
+"""How many requests to a store run in parallel. Each takes milliseconds, or tens of them."""
+
+SPOOLED: Final = 16 << 20
+"""Size in bytes. A smaller file is buffered in memory before it is written to a store, a larger one on a local disk."""
+
 
 class LocationFiles(Protocol):
     """The files of a checkpoint location or a savepoint, on any store.

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from connector.location.files import GuardedFiles, LocalFiles, LocationFiles
+from connector.location.hdfs import HdfsFiles, endpoints_of, hdfs_url
 from connector.location.object_store import ObjectFiles, canonical_url
 from connector.location.single_driver import FilesystemFiles
 from connector.location.spark_files import read_text
@@ -56,11 +57,12 @@ class CheckpointLocation:
     Parameters
     ----------
     location : str
-        The value of ``checkpointLocation``: a local path, a ``file:`` URI, or a folder in an object store
-        (``s3a://bucket/..``, ``gs://``, ``abfss://``). With `single_driver`, also any other URL that pyarrow can open
-        (``hdfs://``).
+        The value of ``checkpointLocation``: a local path, a ``file:`` URI, or a folder in HDFS (``hdfs://``, ``webhdfs://``,
+        ``swebhdfs://``) or in an object store (``s3a://bucket/..``, ``gs://``, ``abfss://``). With `single_driver`, also any
+        other URL that pyarrow can open; then pyarrow also opens ``hdfs://``.
     options : Mapping[str, str], optional
-        ``endpoint`` and ``region`` of the object store. By default, the environment's values are used.
+        ``endpoint`` and ``region`` of the object store; in HDFS, ``endpoint`` is a list of WebHDFS addresses. By default, the
+        environment's values are used.
     single_driver : bool, optional
         True if something else guarantees a single driver. Then the store need not support exclusive create. By default, the
         environment variable ``BARRIER_SINGLE_DRIVER`` decides.
@@ -79,7 +81,8 @@ class CheckpointLocation:
     def __init__(
         self, location: str, options: Mapping[str, str] | None = None, single_driver: bool | None = None
     ) -> None:
-        path, url = local_path(location), canonical_url(location)
+        path, url, hdfs = local_path(location), canonical_url(location), hdfs_url(location)
+        alone = os.environ.get(SINGLE_DRIVER, "") == "true" if single_driver is None else single_driver
         self._given = location
         self._store, self._single_driver = dict(options or {}), single_driver
         files: LocationFiles
@@ -90,9 +93,11 @@ class CheckpointLocation:
         elif url is not None:
             self.path = url
             files = ObjectFiles(url, options or {})
+        elif hdfs is not None and not alone:
+            self.path = hdfs
+            files = HdfsFiles(hdfs, endpoints_of(hdfs, self._store.get("endpoint")))
         else:
-            allowed = os.environ.get(SINGLE_DRIVER, "") == "true" if single_driver is None else single_driver
-            if not allowed:
+            if not alone:
                 raise OptionError("NO_EXCLUSIVE_CREATE", location=location, option="checkpointLocation")
             self.path = location.rstrip("/")
             files = FilesystemFiles(self.path)

@@ -1,4 +1,4 @@
-"""A journal in an object store. Its entries never change, so each process fetches an entry only once."""
+"""A journal in an object store or in HDFS. Its entries never change, so each process fetches an entry only once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
-from connector.location.object_store import AT_ONCE, ObjectFiles
+from connector.location.files import AT_ONCE, LocationFiles
 from transactional.errors import JournalError, JournalStoreError
 
 PROBE = ".conditional-put"
@@ -21,14 +22,24 @@ KEPT = 1000
 _ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
 
 
+class TaggedFiles(LocationFiles, Protocol):
+    """Files of a store that gives each file a tag: an object's ETag, or an id that no other file of the store ever gets."""
+
+    def listing(self, folder: str) -> Mapping[str, str]:
+        """Return the names in a folder, each with its file's tag; ``""`` for a subfolder, or if the store gives no tag."""
+
+    def create_tagged(self, name: str, data: bytes) -> str | None:
+        """Create a file. Return its tag, which is never empty, or None if the name is taken."""
+
+
 class ObjectJournalStore:
-    """A `transactional.journal.JournalStore` in an object store.
+    """A `transactional.journal.JournalStore` in a store of tagged files.
 
     A journal is read again at every planning and commit, but its entries never change. So each process caches the entries,
-    with the ETags from the listing as keys. If a listing has several new names, their files are fetched in parallel.
+    with the tags from the listing as keys. If a listing has several new names, their files are fetched in parallel.
     """
 
-    def __init__(self, files: ObjectFiles, folder: str) -> None:
+    def __init__(self, files: TaggedFiles, folder: str) -> None:
         self._files = files
         self._folder = folder  # The journal's folder, relative to the location.
         self._tags: Mapping[str, str] = {}
@@ -99,7 +110,7 @@ class ObjectJournalStore:
 
 
 class _Kept:
-    """A cache of file contents by name and ETag. An ETag belongs to one content, so no cached content is ever stale."""
+    """A cache of file contents by name and tag. A tag belongs to one content, so no cached content is ever stale."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from connector.location.files import AT_ONCE, SPOOLED
 from transactional.errors import LocationError, OptionError
 from transactional.journal import JournalStore
 
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 
 SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
 """Hadoop's URL schemes, each with the scheme that the journal uses for the same store."""
-
-AT_ONCE = 16
-"""How many requests run in parallel. Each takes tens of milliseconds."""
-
-SPOOLED = 16 << 20
-"""Size in bytes. A smaller file is buffered in memory before it is written to the store, a larger one on a local disk."""
 
 NO_BUCKET = "NoSuchBucket"
 """S3's error code for a missing bucket. The client reports this error as a missing file, or as a failed listing."""

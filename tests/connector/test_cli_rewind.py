@@ -448,7 +448,7 @@ def test_only_a_streaming_query_at_its_own_place_is_taken_back(
         return found
 
     assert condition(tmp_path) == "NO_JOURNAL"
-    assert condition("hdfs://host/place") == "NO_EXCLUSIVE_CREATE"
+    assert condition("viewfs://host/place") == "NO_EXCLUSIVE_CREATE"
     assert condition(str(place), "--to", "99") == "UNKNOWN_CHECKPOINT"
     mark = place.path / "barrier" / "batch-writer.json"
     mark.write_text("{}")

@@ -56,7 +56,7 @@ def test_the_final_checkpoint_becomes_a_savepoint_where_it_was_asked_for(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("target", "condition"), [("saved", "LOCATION_NOT_EMPTY"), ("hdfs://name/orders", "NO_EXCLUSIVE_CREATE")]
+    ("target", "condition"), [("saved", "LOCATION_NOT_EMPTY"), ("viewfs://name/orders", "NO_EXCLUSIVE_CREATE")]
 )
 def test_a_savepoint_that_can_t_be_made_is_refused_before_the_query_is_stopped(
     tmp_path: Path, capsys: Capture, target: str, condition: str

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from connector.location.files import GuardedFiles
+from connector.location.hdfs import HdfsFiles, endpoints_of
 from connector.location.location import SINGLE_DRIVER, CheckpointLocation, local_path
 from connector.location.offset_log import spark_view
 from connector.location.state_files import shuffle_partitions
@@ -33,7 +35,7 @@ def test_a_location_is_read_as_hadoop_reads_it(text: str, path: str | None) -> N
     assert local_path(text) == path
 
 
-@pytest.mark.parametrize("location", ["hdfs://host/data", "dbfs:/data", "wasbs://a@b/data", "file://host/data"])
+@pytest.mark.parametrize("location", ["viewfs://host/data", "dbfs:/data", "wasbs://a@b/data", "file://host/data"])
 def test_a_location_without_exclusive_create_is_refused_unless_somebody_else_guarantees_one_driver(
     location: str,
 ) -> None:
@@ -67,6 +69,53 @@ def test_all_names_of_a_place_in_an_object_store_are_one(location: str, path: st
     found = CheckpointLocation.from_options({"checkpointLocation": location, "checkpointRegion": "eu-west-1"})
     assert found.path == path
     assert pickle.loads(pickle.dumps(found)).path == path
+
+
+@pytest.mark.parametrize(
+    ("location", "path", "endpoints"),
+    [
+        ("hdfs://host:8020/a//b c%20/", "hdfs://host:8020/a/b c%20", ("http://host:9870",)),
+        ("webhdfs://host:50070/a", "webhdfs://host:50070/a", ("http://host:50070",)),
+        ("SWEBHDFS://host:9871/a", "swebhdfs://host:9871/a", ("https://host:9871",)),
+    ],
+)
+def test_all_names_of_a_place_in_hdfs_are_one(location: str, path: str, endpoints: tuple[str, ...]) -> None:
+    assert CheckpointLocation(location).path == path
+    assert endpoints_of(path, None) == endpoints
+
+
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_the_namenodes_of_a_nameservice_have_to_be_named(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = "http://nn1:9870/, https://nn2:9871"
+    options = {"checkpointLocation": "hdfs://cluster/data"}
+    with pytest.raises(
+        OptionError, match=r"INVALID_OPTION.*checkpointEndpoint.*http://namenode1:9870,.*BARRIER_WEBHDFS"
+    ):
+        CheckpointLocation.from_options(options)
+    if way == "environment":
+        monkeypatch.setenv("BARRIER_WEBHDFS", given)
+    else:
+        options["checkpointEndpoint"] = given
+    found = CheckpointLocation.from_options(options)
+    files = found.files
+    assert isinstance(files, GuardedFiles)
+    assert isinstance(files.inner, HdfsFiles)
+    assert files.inner.endpoints == ("http://nn1:9870", "https://nn2:9871")
+    assert pickle.loads(pickle.dumps(found)).path == "hdfs://cluster/data"
+
+
+@pytest.mark.parametrize(
+    "text", ["namenode:9870", "http://user:secret@host:9870", "http://host:9870/webhdfs/v1", "http://a;b", ","]
+)
+def test_addresses_of_webhdfs_are_checked(text: str) -> None:
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*checkpointEndpoint"):
+        CheckpointLocation("hdfs://cluster/data", {"endpoint": text})
+
+
+@pytest.mark.parametrize("location", ["hdfs:/data", "hdfs:///data", "hdfs://host:8020/", "hdfs://host:8020/a/../b"])
+def test_a_place_in_hdfs_is_a_folder_of_a_namenode(location: str) -> None:
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*checkpointLocation.*hdfs://namenode:8020/folder"):
+        CheckpointLocation(location)
 
 
 @pytest.mark.parametrize("file", ["metadata", "offsets/0", "offsets/1"])

@@ -139,7 +139,7 @@ def test_a_location_that_can_not_be_found_leaves_no_query_that_nobody_keeps_up(
     place: CliPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = FakeQuery()
-    monkeypatch.setattr(internals, "checkpoint_location", lambda found: "hdfs://namenode/orders")
+    monkeypatch.setattr(internals, "checkpoint_location", lambda found: "viewfs://cluster/orders")
     with pytest.raises(OptionError, match=r"NO_EXCLUSIVE_CREATE.*For supervise, pass singleDriver in options"):
         supervise(lambda: query, FixedDelay(3, 0.1))  # type: ignore[arg-type, return-value]
     assert not query.isActive
