@@ -360,7 +360,7 @@ HOST_OPTIONS = OptionTable(
             None,
             as_str,
             "URL of the object store that holds checkpointLocation. Default: AWS_ENDPOINT_URL in the driver's environment. In "
-            "HDFS: the WebHDFS addresses of its NameNodes, separated by commas. Default: BARRIER_WEBHDFS.",
+            "HDFS: the WebHDFS addresses of its NameNodes, separated by commas. Default: those in BARRIER_WEBHDFS.",
         ),
         Option(
             "checkpointRegion",

@@ -90,7 +90,7 @@ def hdfs() -> Iterator[HdfsServer]:
     """An HDFS for the tests of a module, and a user of it in the environment."""
     with HdfsServer() as server, pytest.MonkeyPatch.context() as environment:
         environment.setenv("HADOOP_USER_NAME", USER)
-        environment.setenv(WEBHDFS, server.endpoint)
+        environment.setenv(WEBHDFS, server.webhdfs)
         yield server
 
 

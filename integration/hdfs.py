@@ -5,10 +5,10 @@ Two NameNodes share their edits through a folder, as with NFS. The first one is 
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import urllib.error
@@ -21,6 +21,7 @@ import pyspark
 
 from integration.driver_process import wait_until
 from integration.jars import java_executable, resolve_hdfs
+from integration.node import end_with_us
 from integration.ports import HOST, Ports
 
 __all__ = ["USER", "HdfsServer"]
@@ -44,6 +45,7 @@ class HdfsServer:
         self._of_datanode = [self._ports.reserve() for _ in range(3)]
         self._folder = Path(tempfile.mkdtemp(prefix="barrier-hdfs-", dir="/tmp"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._watchers: list[subprocess.Popen[bytes]] = []
 
     @property
     def url(self) -> str:
@@ -56,12 +58,25 @@ class HdfsServer:
         return ",".join(f"http://{HOST}:{port}" for port in self._web)
 
     @property
+    def webhdfs(self) -> str:
+        """The environment variable ``BARRIER_WEBHDFS``."""
+        return f"another=http://{HOST}:1 {self.url.removeprefix('hdfs://')}={self.endpoint}"
+
+    @property
     def conf(self) -> dict[str, str]:
         """With which Spark finds it."""
         wanted = ("dfs.nameservices", "dfs.ha.namenodes", "dfs.namenode.rpc-address", "dfs.client", "dfs.replication")
         return {f"spark.hadoop.{key}": value for key, value in self._settings().items() if key.startswith(wanted)}
 
     def __enter__(self) -> HdfsServer:
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _begin(self) -> None:
         settings = {"fs.defaultFS": self.url, **self._settings()}
         lines = [
             f"<property><name>{key}</name><value>{escape(value)}</value></property>" for key, value in settings.items()
@@ -78,13 +93,15 @@ class HdfsServer:
             self._run(ADMIN, "-transitionToActive", "nn0")
         self.start("datanode")
         wait_until(self._can_write, "the HDFS", alive=self._why_dead)
-        return self
 
     def __exit__(self, *problem: object) -> None:
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        for watcher in self._watchers:
+            watcher.kill()
+            watcher.communicate()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._ports.release()
 
@@ -93,21 +110,14 @@ class HdfsServer:
         program, number = (DATANODE, 0) if name == "datanode" else (NAMENODE, int(name[-1]))
         with (self._folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                self._command(program, number), stdout=log, stderr=log, start_new_session=True
+                self._command(program, number), stdout=log, stderr=log, start_new_session=True, env=_environment()
             )
+        self._watchers.append(end_with_us(self._processes[name].pid))
 
     def kill(self, name: str) -> None:
         """Kill a server."""
         self._processes[name].kill()
         self._processes[name].wait()
-
-    def pause(self, name: str) -> None:
-        """Pause a server, until `resume`."""
-        self._processes[name].send_signal(signal.SIGSTOP)
-
-    def resume(self, name: str) -> None:
-        """Resume a server."""
-        self._processes[name].send_signal(signal.SIGCONT)
 
     def fail_over(self) -> None:
         """Kill the first NameNode, and make the second one active."""
@@ -136,9 +146,8 @@ class HdfsServer:
             return False
 
     def _can_write(self) -> bool:
-        superuser = os.environ.get("HADOOP_USER_NAME") or _superuser()
         try:
-            self.ask("PUT", "/", "SETPERMISSION", superuser, permission="777")
+            self.ask("PUT", "/", "SETPERMISSION", getpass.getuser(), permission="777")
             state = self._bean("FSNamesystemState")
         except OSError:
             return False
@@ -196,11 +205,11 @@ class HdfsServer:
         return [java_executable(), *options, "-cp", jars, program, *ha]
 
     def _run(self, program: str, *words: str, number: int = 0) -> None:
-        done = subprocess.run([*self._command(program, number), *words], capture_output=True, text=True, check=False)
+        command = [*self._command(program, number), *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
-def _superuser() -> str:
-    import getpass
-
-    return getpass.getuser()
+def _environment() -> dict[str, str]:
+    """In which a server's processes belong to the user who is its superuser."""
+    return {key: value for key, value in os.environ.items() if key != "HADOOP_USER_NAME"}

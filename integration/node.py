@@ -93,7 +93,7 @@ class Broker:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
             )
         self.paused = False
-        self._watcher = _watch(self._process.pid)
+        self._watcher = end_with_us(self._process.pid)
 
     def terminate(self) -> None:
         """Ask the process to stop cleanly (SIGTERM); a paused one is woken for it."""
@@ -209,7 +209,7 @@ def _bootstrap_metadata(features: Mapping[str, int], version: str) -> Path:
     return kept
 
 
-def _watch(pid: int) -> subprocess.Popen[bytes]:
+def end_with_us(pid: int) -> subprocess.Popen[bytes]:
     """Start a process that kills `pid` when we are gone.
 
     It notices by the end of a pipe that only we hold. (PR_SET_PDEATHSIG would fire when the *thread* that started the

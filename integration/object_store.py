@@ -31,6 +31,7 @@ REFUSALS = {
     "conflict": (409, "ConditionalRequestConflict"),
     "busy": (503, "SlowDown"),
     "locked": (401, "AuthenticationRequired"),
+    "login": (302, "Found"),
 }
 
 LATE_SECONDS = 1.0

@@ -333,8 +333,11 @@ def test_an_entry_in_hdfs_whose_answer_was_lost_is_known_for_ours_and_written_on
 ) -> None:
     journal = CheckpointLocation(in_hdfs(hdfs), {"endpoint": front.endpoint}).journal()
     assert append(journal) == 1
+    front.asked.clear()
     once(front, how)
     assert append(journal) == 2
+    synced = [each for each in front.asked if "op=MKDIRS" in each]
+    assert bool(synced) == (how != "refuse"), "what HDFS shows is made durable before it counts"
     assert append(journal) == 3
     assert journal.load().position == 3
 
@@ -366,6 +369,8 @@ def test_a_file_in_hdfs_is_replaced_whole_whatever_happens_to_the_answer(
     once(front, how, op)
     assert not files.create("x/a", b"three")
     assert files.tree("") == ["x/a"], "no file is left under a temporary name"
+    created = [each.partition("?")[0] for each in front.asked if "op=CREATE" in each]
+    assert len({*created}) == len(created), "each try writes a file of its own"
 
 
 def test_a_gateway_that_ignores_how_to_rename_creates_but_does_not_replace(
@@ -384,8 +389,12 @@ def test_an_hdfs_that_refuses_us_is_an_error_that_says_why(hdfs: HdfsServer, fro
     location = CheckpointLocation(in_hdfs(hdfs), {"endpoint": front.endpoint})
     location.files.put("x/a", b"one")
     front.trouble = lambda method, path: "locked"
-    with pytest.raises(LocationError, match=r"LOCATION_UNREADABLE.*wants Kerberos.*singleDriver=true"):
+    with pytest.raises(OptionError, match=r"LOCATION_UNKNOWN_STORE.*wants Kerberos.*singleDriver=true"):
         location.journal().load()
+    front.trouble = lambda method, path: "login"
+    for change in (lambda: location.files.create("x/b", b"two"), lambda: location.files.delete(["x/a"])):
+        with pytest.raises(LocationError, match=r"LOCATION_UNWRITABLE.*HTTP 302"):
+            change()
     front.calm()
     hdfs.ask("PUT", path_in(hdfs, location), "SETPERMISSION", permission="700")
     with pytest.MonkeyPatch.context() as environment:
@@ -393,6 +402,28 @@ def test_an_hdfs_that_refuses_us_is_an_error_that_says_why(hdfs: HdfsServer, fro
         webhdfs._client.cache_clear()
         with pytest.raises(JournalError, match=r"LOCATION_NOT_OURS"):
             location.files.put("x/b", b"two")
+        with pytest.raises(JournalError, match=r"LOCATION_NOT_OURS"):
+            location.journal().load()
+    webhdfs._client.cache_clear()
+
+
+def test_a_file_where_hdfs_has_no_folder_is_as_on_a_disk(hdfs: HdfsServer) -> None:
+    files = CheckpointLocation(in_hdfs(hdfs)).files
+    files.put("x", b"one")
+    assert (files.exists("x/y"), files.mark("x/y")) == (False, None)
+    with pytest.raises(NotADirectoryError):
+        files.names("x")
+    inside = CheckpointLocation(files.shown("x")).files
+    with pytest.raises(NotADirectoryError):
+        inside.remove("")
+    assert files.read("x") == b"one"
+
+
+def test_hdfs_is_asked_directly_whatever_the_proxy_of_the_environment(hdfs: HdfsServer) -> None:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("http_proxy", "http://127.0.0.1:1")
+        webhdfs._client.cache_clear()
+        assert CheckpointLocation(in_hdfs(hdfs)).files.names("") == []
     webhdfs._client.cache_clear()
 
 

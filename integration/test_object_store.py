@@ -190,14 +190,14 @@ def test_a_query_lives_through_a_failover_of_hdfs(tmp_path: Path) -> None:
     """Its first NameNode is killed in the middle of a commit; then the second one serves."""
     with HdfsServer(namenodes=2) as hdfs, pytest.MonkeyPatch.context() as environment:
         environment.setenv("HADOOP_USER_NAME", USER)
-        environment.setenv(WEBHDFS, hdfs.endpoint)
+        environment.setenv(WEBHDFS, hdfs.webhdfs)
         with Store(f"{hdfs.url}/queries", hdfs.conf).driver(tmp_path, batches=6) as driver:
             driver.faults.arm("decision.written", "pause")
             driver.start()
             driver.wait_fired("decision.written")
             hdfs.fail_over()
             driver.faults.resume("decision.written")
-            driver.finish()
+            assert driver.wait_exit() == 0, driver.tail()
             driver.place.check_whole(driver.expected)
 
 

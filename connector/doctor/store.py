@@ -39,7 +39,7 @@ def check_store(location: CheckpointLocation) -> Iterator[Finding]:
             yield problem(
                 "store",
                 f"{location.path} can't create a file exclusively, so two drivers could both decide.",
-                "Use a local disk, an NFS mount with hard links, or an object store with conditional puts.",
+                "Use a local disk, an NFS mount with hard links, HDFS, or an object store with conditional puts.",
                 "NO_EXCLUSIVE_CREATE",
             )
         if location.is_local:

@@ -2,30 +2,34 @@
 
 Exclusive create is a rename that HDFS refuses if the new name is taken. The NameNode decides, so of two processes exactly one
 succeeds. A file is first written under a temporary name, so it is complete, or does not exist.
+
+The NameNode shows a rename before the rename is durable, and answers when it is. So if an answer was lost, what the NameNode
+shows counts only after `HdfsFiles.sync`.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
-import getpass
 import io
 import os
+import pwd
 import re
+import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from urllib.parse import quote, urlsplit
 
-from connector.location.files import AT_ONCE, CHUNK, SPOOLED
+from connector.location.files import AT_ONCE, CHUNK, GONE, SPOOLED
 from connector.location.object_journal import ObjectJournalStore
 from connector.location.object_store import told_error
 from transactional.errors import LocationError, OptionError
-from transactional.journal import JournalStore
+from transactional.journal import JournalStore, closed_journal
 
 if TYPE_CHECKING:
     from requests import Response
@@ -37,7 +41,7 @@ PORT: Final = 9870
 """A NameNode's default port for WebHDFS."""
 
 WEBHDFS: Final = "BARRIER_WEBHDFS"
-"""The environment variable that commands read instead of the query's option checkpointEndpoint."""
+"""The environment variable with addresses of WebHDFS, for commands and for locations without the option checkpointEndpoint."""
 
 ADDRESS: Final = re.compile(r"https?://[\w.:\[\]-]+")
 
@@ -51,14 +55,19 @@ PAUSE: Final = 0.5
 """Seconds between two rounds of requests to all NameNodes."""
 
 OCTETS: Final = {"Content-Type": "application/octet-stream"}
+DONE: Final = (200, 201)
 TEMPORARY_REDIRECT: Final = 307
 UNAUTHORIZED: Final = 401
 
-DURABLE: Final = {"createflag": "CREATE,SYNC_BLOCK", "overwrite": "true"}
-"""Parameters of a create after which the DataNodes fsync the file before they answer. A repeated try replaces the file."""
+DURABLE: Final = {"createflag": "CREATE,SYNC_BLOCK"}
+"""Parameters of a create after which the DataNodes fsync the file before they answer."""
 
 ELSEWHERE: Final = ("StandbyException", "RetriableException", "SafeModeException", "ObserverRetryOnActiveException")
 """Errors of a NameNode that does not serve now: another one may, or this one after some time."""
+
+NO_DATANODE: Final = "Failed to find datanode"
+NO_FOLDER: Final = "is not a directory"
+"""Parts of the texts of errors that have no name of their own."""
 
 
 def hdfs_url(location: str) -> str | None:
@@ -71,7 +80,8 @@ def hdfs_url(location: str) -> str | None:
         return None
     host, _, path = rest.removeprefix("//").partition("/")
     parts = [part for part in path.split("/") if part]
-    if not rest.startswith("//") or not host or not parts or any(part in (".", "..") for part in parts):
+    wrong = not rest.startswith("//") or not host or "@" in host or not parts
+    if wrong or any(part in (".", "..") for part in parts):
         expectation = f"a folder with its NameNode or nameservice, such as {scheme}://namenode:8020/folder"
         raise OptionError(
             "INVALID_OPTION", owner="2pc", option="checkpointLocation", value=location, expectation=expectation
@@ -83,15 +93,17 @@ def endpoints_of(url: str, given: str | None) -> tuple[str, ...]:
     """Return the WebHDFS addresses of a location's NameNodes. `given` is the value of checkpointEndpoint, if it is set."""
     scheme, _, rest = url.partition("://")
     host, _, _ = rest.partition("/")
-    text = given or os.environ.get(WEBHDFS, "")
+    pairs = [each.partition("=") for each in os.environ.get(WEBHDFS, "").split()]
+    text = given or {authority: addresses for authority, _, addresses in pairs}.get(host, "")
+    with_port = re.fullmatch(r"(.+):\d+", host)
     if text:
         found = tuple(each.strip().rstrip("/") for each in text.split(","))
         if all(map(ADDRESS.fullmatch, found)):
             return found
     elif SCHEMES[scheme]:
         return (f"{SCHEMES[scheme]}://{host}",)
-    elif ":" in host:
-        return (f"http://{host.rpartition(':')[0]}:{PORT}",)
+    elif with_port:
+        return (f"http://{with_port[1]}:{PORT}",)
     raise OptionError(
         "INVALID_OPTION",
         owner="2pc",
@@ -99,7 +111,7 @@ def endpoints_of(url: str, given: str | None) -> tuple[str, ...]:
         value=text,
         expectation=f"the WebHDFS addresses of the NameNodes of {scheme}://{host}, such as "
         "http://namenode1:9870,http://namenode2:9870 (hdfs-site.xml: dfs.namenode.http-address). "
-        f"For commands, set the environment variable {WEBHDFS}",
+        f"For commands, set the environment variable {WEBHDFS}={host}=http://namenode1:9870,http://namenode2:9870",
     )
 
 
@@ -119,6 +131,10 @@ class HdfsFiles:
         """Return the names in a folder, each with a tag that no other file has; the tag of a folder is empty."""
         try:
             found = self._statuses(folder)
+        except PermissionError as error:
+            raise closed_journal(error) from error
+        except GONE:
+            raise
         except OSError as error:
             raise LocationError("LOCATION_UNREADABLE", path=self.shown(folder), reason=str(error)) from error
         return {each["pathSuffix"]: _tag(each) if each["type"] == "FILE" else "" for each in found}
@@ -133,11 +149,16 @@ class HdfsFiles:
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """See `LocationFiles.chunks`."""
-        with self._client().ask("GET", self._path(name), "OPEN") as response:
+        with self._send("GET", name, "OPEN") as response:
+            left = int(response.headers.get("Content-Length", 0))
             try:
-                yield from response.iter_content(CHUNK)
+                for chunk in response.iter_content(CHUNK):
+                    left -= len(chunk)
+                    yield chunk
             except OSError as error:
                 raise OSError(f"reading {self.shown(name)}: {told_error(error)}") from None
+            if left:  # older versions of urllib3 do not notice
+                raise OSError(f"reading {self.shown(name)}: the answer ended {left} bytes before its end")
 
     def exists(self, name: str) -> bool:
         """See `LocationFiles.exists`."""
@@ -155,6 +176,17 @@ class HdfsFiles:
     def create_tagged(self, name: str, data: bytes) -> str | None:
         """Create a file. Return its tag, which is never empty, or None if the name is taken."""
         return self._write(name, io.BytesIO(data), "NONE")
+
+    def sync(self, folder: str) -> None:
+        """Make all changes durable that the NameNode has made so far, also those whose answers were lost.
+
+        The NameNode logs its changes one after the other. So when it answers a new change, all earlier ones are durable. Each
+        try makes a folder of its own, because a change that was made already is answered at once.
+        """
+        request = self._request("PUT", folder, "MKDIRS", lambda: f"{folder}/.sync.{uuid.uuid4().hex}".lstrip("/"))
+        with self._client().send(request):
+            pass
+        self._clean(request.paths)
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
         """See `LocationFiles.put`."""
@@ -194,19 +226,46 @@ class HdfsFiles:
     def _client(self) -> _WebHdfs:
         return _client(self.endpoints)
 
+    def _request(
+        self, method: str, name: str, op: str, fresh: Callable[[], str] | None = None, /, **parameters: str
+    ) -> _Request:
+        """Return a request for a file or folder. With `fresh`, each try is for another name, which `fresh` returns."""
+        names = fresh or (lambda: name)
+        return _Request(method, lambda: self._path(names()), op, self.shown(name), parameters)
+
+    def _send(self, method: str, name: str, op: str, **parameters: str) -> Response:
+        return self._client().send(self._request(method, name, op, None, **parameters))
+
+    def _answer(self, method: str, name: str, op: str, part: str, **parameters: str) -> Any:
+        """Send a request that transfers no file. Return this part of the answer; None if the answer is empty."""
+        with self._send(method, name, op, **parameters) as response:
+            if not response.content:
+                return None
+            try:
+                return response.json()[part]
+            except (ValueError, KeyError, TypeError):
+                raise OSError(f"{op} {self.shown(name)}: {response.content[:100]!r} is no answer of WebHDFS") from None
+
     def _status(self, name: str) -> dict[str, Any] | None:
         try:
-            found = self._client().answer("GET", self._path(name), "GETFILESTATUS")
-        except FileNotFoundError:
+            found = self._answer("GET", name, "GETFILESTATUS", "FileStatus")
+        except GONE:
             return None
-        return cast("dict[str, Any]", found["FileStatus"])
+        if found is None:
+            raise OSError(f"GETFILESTATUS {self.shown(name)}: the answer is empty")
+        return cast("dict[str, Any]", found)
 
     def _statuses(self, folder: str) -> list[dict[str, Any]]:
         try:
-            found = self._client().answer("GET", self._path(folder), "LISTSTATUS")
+            found = self._answer("GET", folder, "LISTSTATUS", "FileStatuses")
         except FileNotFoundError:
             return []
-        return [each for each in found["FileStatuses"]["FileStatus"] if each["pathSuffix"]]
+        if found is None:
+            raise OSError(f"LISTSTATUS {self.shown(folder)}: the answer is empty")
+        statuses: list[dict[str, Any]] = found["FileStatus"]
+        if any(not each["pathSuffix"] for each in statuses):
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file", self.shown(folder))
+        return statuses
 
     def _walk(self, folder: str) -> Iterator[tuple[str, bool]]:
         """Yield a folder, its subfolders, and their files, relative to the location, each with whether it is a file."""
@@ -219,35 +278,51 @@ class HdfsFiles:
                 yield from self._walk(name)
 
     def _delete(self, name: str, recursive: str = "false") -> None:
-        self._client().answer("DELETE", self._path(name), "DELETE", recursive=recursive)
+        self._answer("DELETE", name, "DELETE", "boolean", recursive=recursive)
+
+    def _clean(self, paths: Iterable[str]) -> None:
+        """Delete files of these paths that are left."""
+        for path in paths:
+            with suppress(OSError):
+                self._delete(path.removeprefix(self._root).lstrip("/"))
 
     def _write(self, name: str, data: BinaryIO, how: str) -> str | None:
-        """Write a file under a temporary name, and rename it. Return its tag; None if HDFS did not rename it.
+        """Write a file under a temporary name, and rename it. Return its tag; None if another file has the name.
 
         `how` is an option of HDFS's rename: with ``NONE``, the name must be free.
         """
-        folder, _, file = self._path(name).rpartition("/")
-        temporary = f"{folder}/.{file}.{uuid.uuid4().hex}"
-        client = self._client()
+        folder, slash, file = name.rpartition("/")
+        # Each try writes a file of its own: one that is abandoned may still write.
+        request = self._request("PUT", name, "CREATE", lambda: f"{folder}{slash}.{file}.{uuid.uuid4().hex}", **DURABLE)
+        request.data = data
         try:
-            with client.ask("PUT", temporary, "CREATE", data, **DURABLE):
+            with self._client().send(request):
                 pass
-            tag = _tag(client.answer("GET", temporary, "GETFILESTATUS")["FileStatus"])
+            temporary = request.paths[-1].removeprefix(self._root).lstrip("/")
+            status = self._status(temporary)
+            if status is None:
+                raise OSError(f"writing {self.shown(name)}: its temporary file was deleted")
+            tag = _tag(status)
             try:
-                found = client.answer("PUT", temporary, "RENAME", destination=self._path(name), renameoptions=how)
-                renamed = found is None or bool(found["boolean"])
-            except (FileExistsError, FileNotFoundError):  # or a try before this one renamed it, and its answer was lost
-                renamed = self.mark(name) == tag
-        except OSError:
-            with suppress(OSError):
-                client.answer("DELETE", temporary, "DELETE", recursive="false")
-            raise
-        if renamed:
-            return tag
-        client.answer("DELETE", temporary, "DELETE", recursive="false")
+                said = self._answer(
+                    "PUT", temporary, "RENAME", "boolean", destination=self._path(name), renameoptions=how
+                )
+                renamed = said is None or said  # gateways that ignore `how` answer with a boolean
+            except (FileExistsError, FileNotFoundError):
+                renamed = False
+            if renamed:
+                del request.paths[-1]
+                return tag
+            # The name is taken, perhaps by us: then an earlier try renamed the file, and its answer was lost.
+            self.sync(folder)
+            if self.mark(name) == tag:
+                del request.paths[-1]
+                return tag
+        finally:
+            self._clean(request.paths)
         if how == "NONE" and self.exists(name):
             return None
-        raise OSError(f"writing {self.shown(name)}: the file was not renamed to its name, or it is deleted or replaced")
+        raise OSError(f"writing {self.shown(name)}: the file was not renamed to its name, or was deleted or replaced")
 
 
 def _tag(status: Mapping[str, Any]) -> str:
@@ -266,6 +341,7 @@ class _ElsewhereError(OSError):
 ERRORS: Final[Mapping[str, type[OSError]]] = {
     "FileNotFoundException": FileNotFoundError,
     "FileAlreadyExistsException": FileExistsError,
+    "ParentNotDirectoryException": NotADirectoryError,
     "PathIsNotEmptyDirectoryException": _NotEmptyError,
 }
 """The Python errors of HDFS's errors."""
@@ -276,11 +352,13 @@ class _Request:
     """A request, which may be sent several times."""
 
     method: str
-    path: str
+    path: Callable[[], str]  # Returns the path for the next try.
     op: str
-    data: BinaryIO | None  # The file to send.
+    shown: str  # The file's URL, for messages.
     parameters: Mapping[str, str]
-    avoided: list[str] = field(default_factory=list)  # DataNodes that did not answer, each as host:port.
+    data: BinaryIO | None = None  # The file to send.
+    avoided: list[str] = field(default_factory=list)  # IP addresses of DataNodes that did not answer.
+    paths: list[str] = field(default_factory=list)  # Of all tries.
 
 
 class _WebHdfs:
@@ -291,30 +369,30 @@ class _WebHdfs:
         from requests.adapters import HTTPAdapter
 
         self._endpoints = list(endpoints)
-        self._user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        self._user = os.environ.get("HADOOP_USER_NAME") or _user()
         self._session = requests.Session()
+        self._session.trust_env = False  # as Hadoop's client: no proxy, and no password of ~/.netrc
+        self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
 
-    def answer(self, method: str, path: str, op: str, **parameters: str) -> Any:
-        """Send a request that transfers no file. Return the answer; None if it is empty. Raises the errors of `ask`."""
-        with self.ask(method, path, op, **parameters) as response:
-            return response.json() if response.content else None
-
-    def ask(self, method: str, path: str, op: str, data: BinaryIO | None = None, /, **parameters: str) -> Response:
+    def send(self, request: _Request) -> Response:
         """Send a request, again and to other servers if one does not answer. The caller closes the response.
 
         Raises
         ------
-        FileNotFoundError, FileExistsError, PermissionError, OSError
-            After an OSError of no subclass, the request may have been obeyed.
+        FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError
+            The request was not obeyed; but an earlier try, whose answer was lost, may have been.
+        OSError
+            The request may have been obeyed.
+        OptionError
+            ``LOCATION_UNKNOWN_STORE``: the server wants Kerberos.
         """
         deadline = time.monotonic() + PATIENCE
-        request = _Request(method, path, op, data, parameters)
         while True:
             for endpoint in tuple(self._endpoints):
                 try:
-                    found = self._send(endpoint, request)
+                    found = self._try(endpoint, request)
                 except _ElsewhereError as error:
                     last = error
                     continue
@@ -322,31 +400,30 @@ class _WebHdfs:
                     self._endpoints = [endpoint, *(each for each in self._endpoints if each != endpoint)]
                 return found
             if time.monotonic() > deadline:
-                raise OSError(f"{last} (the addresses come from the option checkpointEndpoint or from {WEBHDFS})")
+                raise OSError(str(last))
             time.sleep(PAUSE)
 
-    def _send(self, endpoint: str, request: _Request) -> Response:
+    def _try(self, endpoint: str, request: _Request) -> Response:
         """Send a request once: to a NameNode and, if that says so, to the DataNode that has to get or give the file."""
+        request.paths.append(request.path())
         query = {"op": request.op, "user.name": self._user, **request.parameters}
         if request.avoided:
             query["excludedatanodes"] = ",".join(request.avoided)
-        found = self._once(request.method, f"{endpoint}/webhdfs/v1{quote(request.path)}", params=query)
+        try:
+            found = self._once(request.method, f"{endpoint}/webhdfs/v1{quote(request.paths[-1])}", params=query)
+        except _ElsewhereError as error:
+            raise _ElsewhereError(f"{error} (addresses: option checkpointEndpoint, or {WEBHDFS})") from None
         if found.status_code != TEMPORARY_REDIRECT:
-            try:
-                return _checked(found, request)
-            except OSError as error:
-                if request.avoided and type(error) is OSError:  # there may be no other DataNode
-                    request.avoided.clear()
-                    raise _ElsewhereError(str(error)) from None
-                raise
-        place = found.headers["Location"]
+            return _checked(found, request)
+        place = found.headers.get("Location", "")
         _ = found.content  # so that the connection is kept
         if request.data is not None:
             request.data.seek(0)
         try:
             found = self._once(request.method, place, data=request.data, headers=OCTETS)
         except _ElsewhereError:
-            request.avoided.append(urlsplit(place).netloc)
+            with suppress(OSError):
+                request.avoided.append(socket.gethostbyname(urlsplit(place).hostname or ""))
             raise
         return _checked(found, request)
 
@@ -359,31 +436,43 @@ class _WebHdfs:
             raise _ElsewhereError(f"{method} {urlsplit(url).netloc}: {told_error(error)}") from None
 
 
+def _user() -> str:
+    """Return the name of the process's user, as Hadoop finds it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container with a user that has no name
+        return str(os.geteuid())
+
+
 def _checked(response: Response, request: _Request) -> Response:
-    """Return a response. If it contains an error, raise the error."""
-    if response.ok:
+    """Return a response. If it does not say that the request was obeyed, raise an error."""
+    if response.status_code in DONE:
         return response
     with response:
-        raise _error_of(response, f"{request.op} {request.path}", request.path)
+        raise _error_of(response, request)
 
 
-def _error_of(response: Response, what: str, path: str) -> OSError:
+def _error_of(response: Response, request: _Request) -> Exception:
     try:
         found = response.json()["RemoteException"]
         kind, message = str(found["exception"]), str(found["message"]).partition("\n")[0]
     except (ValueError, KeyError, TypeError):
         kind, message = f"HTTP {response.status_code}", response.reason
-    said = f"{what}: {kind}: {message}"
+    said = f"{request.op} {request.shown}: {kind}: {message}"
     if response.status_code == UNAUTHORIZED:
-        return OSError(
-            f"{what}: {urlsplit(response.url).netloc} wants Kerberos, which is not supported: use singleDriver=true"
-        )
+        reason = f"{urlsplit(response.url).netloc} wants Kerberos, which is not supported: use singleDriver=true"
+        return OptionError("LOCATION_UNKNOWN_STORE", location=request.shown, reason=reason, option="checkpointLocation")
+    if NO_DATANODE in message:  # because it starts, or because all are avoided
+        request.avoided.clear()
+        return _ElsewhereError(said)
     if kind in ELSEWHERE:
         return _ElsewhereError(said)
+    if NO_FOLDER in message:
+        return NotADirectoryError(said)
     if kind in ERRORS:
         return ERRORS[kind](said)
     if kind in ("AccessControlException", "SecurityException"):
-        return PermissionError(errno.EACCES, said, path)
+        return PermissionError(errno.EACCES, said, request.shown)
     return OSError(said)
 
 

@@ -81,8 +81,9 @@ class CheckpointLocation:
     def __init__(
         self, location: str, options: Mapping[str, str] | None = None, single_driver: bool | None = None
     ) -> None:
-        path, url, hdfs = local_path(location), canonical_url(location), hdfs_url(location)
+        path, url = local_path(location), canonical_url(location)
         alone = os.environ.get(SINGLE_DRIVER, "") == "true" if single_driver is None else single_driver
+        hdfs = None if alone else hdfs_url(location)
         self._given = location
         self._store, self._single_driver = dict(options or {}), single_driver
         files: LocationFiles
@@ -93,7 +94,7 @@ class CheckpointLocation:
         elif url is not None:
             self.path = url
             files = ObjectFiles(url, options or {})
-        elif hdfs is not None and not alone:
+        elif hdfs is not None:
             self.path = hdfs
             files = HdfsFiles(hdfs, endpoints_of(hdfs, self._store.get("endpoint")))
         else:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from connector.location.files import AT_ONCE, LocationFiles
 from transactional.errors import JournalError, JournalStoreError
+from transactional.journal import closed_journal
 
 PROBE = ".conditional-put"
 """An empty file in the journal's folder. The store has to refuse to create it a second time."""
@@ -31,6 +32,9 @@ class TaggedFiles(LocationFiles, Protocol):
     def create_tagged(self, name: str, data: bytes) -> str | None:
         """Create a file. Return its tag, which is never empty, or None if the name is taken."""
 
+    def sync(self, folder: str) -> None:
+        """Make the files durable that this store shows in a folder."""
+
 
 class ObjectJournalStore:
     """A `transactional.journal.JournalStore` in a store of tagged files.
@@ -43,11 +47,16 @@ class ObjectJournalStore:
         self._files = files
         self._folder = folder  # The journal's folder, relative to the location.
         self._tags: Mapping[str, str] = {}
+        self._unsure = False  # True if a create failed, and may have left a file that is not durable
 
     def create(self, name: str, data: bytes) -> bool:
         """See `JournalStore.create`."""
         self._see_that_it_arbitrates()
-        tag = self._files.create_tagged(f"{self._folder}/{name}", data)
+        try:
+            tag = self._files.create_tagged(f"{self._folder}/{name}", data)
+        except OSError:
+            self._unsure = True
+            raise
         if tag is not None:
             _KEPT.keep(self._key(name, tag), data)
         return tag is not None
@@ -60,6 +69,9 @@ class ObjectJournalStore:
 
     def read(self, name: str) -> bytes:
         """See `JournalStore.read`."""
+        if self._unsure:
+            self._files.sync(self._folder)
+            self._unsure = False
         tag = self._tags.get(name, "")
         data = _KEPT.get(self._key(name, tag)) if tag else None
         if data is None:
@@ -80,6 +92,8 @@ class ObjectJournalStore:
             return self._files.read(f"{self._folder}/{name}")
         except FileNotFoundError:
             raise
+        except PermissionError as error:
+            raise closed_journal(error) from error
         except OSError as error:
             raise JournalStoreError("JOURNAL_STORE_FAILED", file=name, reason=str(error)) from error
 

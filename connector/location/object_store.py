@@ -196,6 +196,9 @@ class ObjectFiles:
             pause *= 2
         raise OSError(f"{self.shown(name)}: the store answers every conditional put with a conflict")
 
+    def sync(self, folder: str) -> None:
+        """Do nothing: an object store shows only objects that are durable."""
+
     def _client(self) -> ObjectStore:
         return _client(self._url, self._options)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from pathlib import Path
 
 import pytest
+import requests
 
 from connector.location.files import GuardedFiles
 from connector.location.hdfs import HdfsFiles, endpoints_of
@@ -86,14 +88,14 @@ def test_all_names_of_a_place_in_hdfs_are_one(location: str, path: str, endpoint
 
 @pytest.mark.parametrize("way", ["option", "environment"])
 def test_the_namenodes_of_a_nameservice_have_to_be_named(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = "http://nn1:9870/, https://nn2:9871"
+    given = "http://nn1:9870/,https://nn2:9871"
     options = {"checkpointLocation": "hdfs://cluster/data"}
     with pytest.raises(
         OptionError, match=r"INVALID_OPTION.*checkpointEndpoint.*http://namenode1:9870,.*BARRIER_WEBHDFS"
     ):
         CheckpointLocation.from_options(options)
     if way == "environment":
-        monkeypatch.setenv("BARRIER_WEBHDFS", given)
+        monkeypatch.setenv("BARRIER_WEBHDFS", f"other=http://a:9870 cluster={given}")
     else:
         options["checkpointEndpoint"] = given
     found = CheckpointLocation.from_options(options)
@@ -104,6 +106,24 @@ def test_the_namenodes_of_a_nameservice_have_to_be_named(way: str, monkeypatch: 
     assert pickle.loads(pickle.dumps(found)).path == "hdfs://cluster/data"
 
 
+def test_addresses_of_another_cluster_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BARRIER_WEBHDFS", "cluster=http://nn1:9870")
+    assert endpoints_of("webhdfs://host:9870/a", None) == ("http://host:9870",)
+    assert endpoints_of("hdfs://host:8020/a", None) == ("http://host:9870",)
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*checkpointEndpoint"):
+        endpoints_of("hdfs://other/a", None)
+
+
+def test_what_ends_too_early_is_not_a_whole_file_of_hdfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions of urllib3 before 2 do not notice."""
+    answer = requests.Response()
+    answer.status_code, answer.raw = 200, io.BytesIO(b"half")
+    answer.headers["Content-Length"] = "8"
+    monkeypatch.setattr(requests.Session, "request", lambda *_, **__: answer)
+    with pytest.raises(OSError, match="ended 4 bytes before its end"):
+        HdfsFiles("hdfs://host:8020/a", ("http://host:9870",)).read("b")
+
+
 @pytest.mark.parametrize(
     "text", ["namenode:9870", "http://user:secret@host:9870", "http://host:9870/webhdfs/v1", "http://a;b", ","]
 )
@@ -112,7 +132,10 @@ def test_addresses_of_webhdfs_are_checked(text: str) -> None:
         CheckpointLocation("hdfs://cluster/data", {"endpoint": text})
 
 
-@pytest.mark.parametrize("location", ["hdfs:/data", "hdfs:///data", "hdfs://host:8020/", "hdfs://host:8020/a/../b"])
+@pytest.mark.parametrize(
+    "location",
+    ["hdfs:/data", "hdfs:///data", "hdfs://host:8020/", "hdfs://host:8020/a/../b", "hdfs://user:secret@host:8020/a"],
+)
 def test_a_place_in_hdfs_is_a_folder_of_a_namenode(location: str) -> None:
     with pytest.raises(OptionError, match=r"INVALID_OPTION.*checkpointLocation.*hdfs://namenode:8020/folder"):
         CheckpointLocation(location)
