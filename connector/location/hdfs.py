@@ -338,7 +338,7 @@ class _ElsewhereError(OSError):
     """A server does not answer now, so the request has to be sent to another one, or again."""
 
 
-ERRORS: Final[Mapping[str, type[OSError]]] = {
+PYTHON_ERRORS: Final[Mapping[str, type[OSError]]] = {
     "FileNotFoundException": FileNotFoundError,
     "FileAlreadyExistsException": FileExistsError,
     "ParentNotDirectoryException": NotADirectoryError,
@@ -469,8 +469,8 @@ def _error_of(response: Response, request: _Request) -> Exception:
         return _ElsewhereError(said)
     if NO_FOLDER in message:
         return NotADirectoryError(said)
-    if kind in ERRORS:
-        return ERRORS[kind](said)
+    if kind in PYTHON_ERRORS:
+        return PYTHON_ERRORS[kind](said)
     if kind in ("AccessControlException", "SecurityException"):
         return PermissionError(errno.EACCES, said, request.shown)
     return OSError(said)
