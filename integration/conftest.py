@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from connector.formats.discovery import ALLOW
-from connector.location.hdfs import WEBHDFS
 from integration.broker import Cluster
 from integration.driver_process import Faults
-from integration.hdfs import USER, HdfsServer
+from integration.hdfs import HdfsServer, hdfs_for_users
 from integration.jars import resolve_delta, resolve_spark_kafka
 from integration.jobs import RAW_LOCAL_FILES, jvm_options
 from integration.mariadb import MariadbServer, mariadb_or_skip
@@ -88,9 +87,7 @@ def s3() -> Iterator[ObjectStoreServer]:
 @pytest.fixture(scope="module")
 def hdfs() -> Iterator[HdfsServer]:
     """An HDFS for the tests of a module, and a user of it in the environment."""
-    with HdfsServer() as server, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HADOOP_USER_NAME", USER)
-        environment.setenv(WEBHDFS, server.webhdfs)
+    with hdfs_for_users() as server:
         yield server
 
 

@@ -13,18 +13,22 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 import pyspark
+import pytest
 
+from connector.location.webhdfs import ADDRESSES
 from integration.driver_process import wait_until
 from integration.jars import java_executable, resolve_hdfs
 from integration.node import end_with_us
 from integration.ports import HOST, Ports
 
-__all__ = ["USER", "HdfsServer"]
+__all__ = ["HdfsServer", "hdfs_for_users"]
 
 USER = "barrier"
 SERVICE = "cluster"
@@ -208,6 +212,15 @@ class HdfsServer:
         command = [*self._command(program, number), *words]
         done = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+@contextmanager
+def hdfs_for_users(namenodes: int = 1) -> Iterator[HdfsServer]:
+    """An HDFS; a user of it, and its addresses, are in the environment."""
+    with HdfsServer(namenodes) as server, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HADOOP_USER_NAME", USER)
+        environment.setenv(ADDRESSES, server.webhdfs)
+        yield server
 
 
 def _environment() -> dict[str, str]:

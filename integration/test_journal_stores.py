@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from connector.location import hdfs as webhdfs
-from connector.location import offset_log
+from connector.location import offset_log, webhdfs
 from connector.location.location import CheckpointLocation
 from connector.location.single_driver import FilesystemFiles
 from integration.hdfs import HdfsServer
@@ -399,12 +398,12 @@ def test_an_hdfs_that_refuses_us_is_an_error_that_says_why(hdfs: HdfsServer, fro
     hdfs.ask("PUT", path_in(hdfs, location), "SETPERMISSION", permission="700")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HADOOP_USER_NAME", "stranger")
-        webhdfs._client.cache_clear()
+        webhdfs.client.cache_clear()
         with pytest.raises(JournalError, match=r"LOCATION_NOT_OURS"):
             location.files.put("x/b", b"two")
         with pytest.raises(JournalError, match=r"LOCATION_NOT_OURS"):
             location.journal().load()
-    webhdfs._client.cache_clear()
+    webhdfs.client.cache_clear()
 
 
 def test_a_file_where_hdfs_has_no_folder_is_as_on_a_disk(hdfs: HdfsServer) -> None:
@@ -422,9 +421,9 @@ def test_a_file_where_hdfs_has_no_folder_is_as_on_a_disk(hdfs: HdfsServer) -> No
 def test_hdfs_is_asked_directly_whatever_the_proxy_of_the_environment(hdfs: HdfsServer) -> None:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("http_proxy", "http://127.0.0.1:1")
-        webhdfs._client.cache_clear()
+        webhdfs.client.cache_clear()
         assert CheckpointLocation(in_hdfs(hdfs)).files.names("") == []
-    webhdfs._client.cache_clear()
+    webhdfs.client.cache_clear()
 
 
 def test_a_listing_of_more_than_a_thousand_in_hdfs_is_whole(hdfs: HdfsServer) -> None:

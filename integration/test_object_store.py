@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from connector.location.hdfs import WEBHDFS
 from connector.location.location import CheckpointLocation
 from integration.driver_process import DriverProcess, Place, wait_until
-from integration.hdfs import USER, HdfsServer
+from integration.hdfs import HdfsServer, hdfs_for_users
 from integration.jars import resolve_s3a
 from integration.jobs import Job, newest
 from integration.object_store import BUCKET, ObjectStoreServer
@@ -188,24 +187,20 @@ def test_of_two_drivers_on_a_store_the_one_paused_before_its_decision_is_fenced_
 @pytest.mark.timeout(600)
 def test_a_query_lives_through_a_failover_of_hdfs(tmp_path: Path) -> None:
     """Its first NameNode is killed in the middle of a commit; then the second one serves."""
-    with HdfsServer(namenodes=2) as hdfs, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HADOOP_USER_NAME", USER)
-        environment.setenv(WEBHDFS, hdfs.webhdfs)
-        with Store(f"{hdfs.url}/queries", hdfs.conf).driver(tmp_path, batches=6) as driver:
-            driver.faults.arm("decision.written", "pause")
-            driver.start()
-            driver.wait_fired("decision.written")
-            hdfs.fail_over()
-            driver.faults.resume("decision.written")
-            assert driver.wait_exit() == 0, driver.tail()
-            driver.place.check_whole(driver.expected)
+    with hdfs_for_users(namenodes=2) as hdfs, Store(f"{hdfs.url}/queries", hdfs.conf).driver(tmp_path, 6) as driver:
+        driver.faults.arm("decision.written", "pause")
+        driver.start()
+        driver.wait_fired("decision.written")
+        hdfs.fail_over()
+        driver.faults.resume("decision.written")
+        assert driver.wait_exit() == 0, driver.tail()
+        driver.place.check_whole(driver.expected)
 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_of_two_namenodes_the_standby_is_asked_in_vain_and_its_files_are_those_of_the_other(tmp_path: Path) -> None:
-    with HdfsServer(namenodes=2) as hdfs, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HADOOP_USER_NAME", USER)
+    with hdfs_for_users(namenodes=2) as hdfs:
         active, standby = hdfs.endpoint.split(",")
         files = CheckpointLocation(f"{hdfs.url}/place", {"endpoint": f"{standby},{active}"}).files
         assert files.create("a", b"one")

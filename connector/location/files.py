@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol, cast
 
 from transactional.errors import LocationError
 from transactional.journal import JournalStore, LocalJournalStore, closed_journal
@@ -82,7 +83,7 @@ def read_file(files: LocationFiles, name: str) -> bytes:
 
 
 @contextmanager
-def _guarded(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
+def _converted(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
     """Convert errors, except `GONE`: a PermissionError to a JournalError, any other OSError to what `failed` returns."""
     try:
         yield
@@ -92,6 +93,20 @@ def _guarded(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
         raise closed_journal(error) from error
     except OSError as error:
         raise failed(error) from error
+
+
+def reading(path: str) -> AbstractContextManager[None]:
+    """Convert the errors of reading a file or folder, except `GONE`, to errors that name it. See `GuardedFiles`."""
+    return _converted(lambda error: LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)))
+
+
+@contextmanager
+def spooled(pieces: Iterable[bytes]) -> Iterator[BinaryIO]:
+    """Buffer a file's content, so that it can be sent at once, and again. The buffer is open within the context."""
+    with tempfile.SpooledTemporaryFile(SPOOLED) as file:
+        file.writelines(pieces)
+        file.seek(0)
+        yield cast("BinaryIO", file)
 
 
 class GuardedFiles:
@@ -170,12 +185,11 @@ class GuardedFiles:
         return self.inner.shown(name)
 
     def _reading(self, name: str) -> AbstractContextManager[None]:
-        path = self.shown(name)
-        return _guarded(lambda error: LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)))
+        return reading(self.shown(name))
 
     def _changing(self, name: str) -> AbstractContextManager[None]:
         path = self.shown(name)
-        return _guarded(lambda error: LocationError("LOCATION_UNWRITABLE", path=path, reason=str(error)))
+        return _converted(lambda error: LocationError("LOCATION_UNWRITABLE", path=path, reason=str(error)))
 
 
 class LocalFiles:

@@ -10,29 +10,25 @@ shows counts only after `HdfsFiles.sync`.
 from __future__ import annotations
 
 import errno
-import functools
 import io
 import os
-import pwd
 import re
-import socket
-import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
-from urllib.parse import quote, urlsplit
 
-from connector.location.files import AT_ONCE, CHUNK, GONE, SPOOLED
+from connector.location.files import CHUNK, GONE, reading, spooled
 from connector.location.object_journal import ObjectJournalStore
-from connector.location.object_store import told_error
-from transactional.errors import LocationError, OptionError
-from transactional.journal import JournalStore, closed_journal
+from connector.location.urls import split_url, told_error
+from connector.location.webhdfs import ADDRESSES, NotEmptyError, Request, client
+from transactional.errors import OptionError
+from transactional.journal import JournalStore
 
 if TYPE_CHECKING:
     from requests import Response
+
+    from connector.location.webhdfs import WebHdfs
 
 SCHEMES: Final = {"hdfs": "", "webhdfs": "http", "swebhdfs": "https"}
 """Hadoop's URL schemes for HDFS, each with the scheme of WebHDFS's URL; empty if the location does not contain its address."""
@@ -40,34 +36,10 @@ SCHEMES: Final = {"hdfs": "", "webhdfs": "http", "swebhdfs": "https"}
 PORT: Final = 9870
 """A NameNode's default port for WebHDFS."""
 
-WEBHDFS: Final = "BARRIER_WEBHDFS"
-"""The environment variable with addresses of WebHDFS, for commands and for locations without the option checkpointEndpoint."""
-
 ADDRESS: Final = re.compile(r"https?://[\w.:\[\]-]+")
-
-TIMEOUTS: Final = (5.0, 15.0)
-"""Seconds to wait for a connection, and for an answer."""
-
-PATIENCE: Final = 30.0
-"""Seconds for which a request is repeated if no server answers it, as during a failover."""
-
-PAUSE: Final = 0.5
-"""Seconds between two rounds of requests to all NameNodes."""
-
-OCTETS: Final = {"Content-Type": "application/octet-stream"}
-DONE: Final = (200, 201)
-TEMPORARY_REDIRECT: Final = 307
-UNAUTHORIZED: Final = 401
 
 DURABLE: Final = {"createflag": "CREATE,SYNC_BLOCK"}
 """Parameters of a create after which the DataNodes fsync the file before they answer."""
-
-ELSEWHERE: Final = ("StandbyException", "RetriableException", "SafeModeException", "ObserverRetryOnActiveException")
-"""Errors of a NameNode that does not serve now: another one may, or this one after some time."""
-
-NO_DATANODE: Final = "Failed to find datanode"
-NO_FOLDER: Final = "is not a directory"
-"""Parts of the texts of errors that have no name of their own."""
 
 
 def hdfs_url(location: str) -> str | None:
@@ -75,25 +47,23 @@ def hdfs_url(location: str) -> str | None:
 
     For example, ``hdfs://host:8020//a/`` becomes ``hdfs://host:8020/a``. As in Hadoop, nothing is decoded.
     """
-    scheme, colon, rest = location.partition(":")
-    if not colon or scheme.lower() not in SCHEMES:
+    found = split_url(location, SCHEMES)
+    if found is None:
         return None
-    host, _, path = rest.removeprefix("//").partition("/")
-    parts = [part for part in path.split("/") if part]
-    wrong = not rest.startswith("//") or not host or "@" in host or not parts
-    if wrong or any(part in (".", "..") for part in parts):
+    scheme, host, parts = found
+    if not host or "@" in host or not parts:
         expectation = f"a folder with its NameNode or nameservice, such as {scheme}://namenode:8020/folder"
         raise OptionError(
             "INVALID_OPTION", owner="2pc", option="checkpointLocation", value=location, expectation=expectation
         )
-    return "/".join([f"{scheme.lower()}://{host}", *parts])
+    return "/".join([f"{scheme}://{host}", *parts])
 
 
 def endpoints_of(url: str, given: str | None) -> tuple[str, ...]:
     """Return the WebHDFS addresses of a location's NameNodes. `given` is the value of checkpointEndpoint, if it is set."""
     scheme, _, rest = url.partition("://")
     host, _, _ = rest.partition("/")
-    pairs = [each.partition("=") for each in os.environ.get(WEBHDFS, "").split()]
+    pairs = [each.partition("=") for each in os.environ.get(ADDRESSES, "").split()]
     text = given or {authority: addresses for authority, _, addresses in pairs}.get(host, "")
     with_port = re.fullmatch(r"(.+):\d+", host)
     if text:
@@ -111,7 +81,7 @@ def endpoints_of(url: str, given: str | None) -> tuple[str, ...]:
         value=text,
         expectation=f"the WebHDFS addresses of the NameNodes of {scheme}://{host}, such as "
         "http://namenode1:9870,http://namenode2:9870 (hdfs-site.xml: dfs.namenode.http-address). "
-        f"For commands, set the environment variable {WEBHDFS}={host}=http://namenode1:9870,http://namenode2:9870",
+        f"For commands, set the environment variable {ADDRESSES}={host}=http://namenode1:9870,http://namenode2:9870",
     )
 
 
@@ -129,14 +99,8 @@ class HdfsFiles:
 
     def listing(self, folder: str) -> Mapping[str, str]:
         """Return the names in a folder, each with a tag that no other file has; the tag of a folder is empty."""
-        try:
+        with reading(self.shown(folder)):
             found = self._statuses(folder)
-        except PermissionError as error:
-            raise closed_journal(error) from error
-        except GONE:
-            raise
-        except OSError as error:
-            raise LocationError("LOCATION_UNREADABLE", path=self.shown(folder), reason=str(error)) from error
         return {each["pathSuffix"]: _tag(each) if each["type"] == "FILE" else "" for each in found}
 
     def tree(self, folder: str) -> list[str]:
@@ -150,15 +114,18 @@ class HdfsFiles:
     def chunks(self, name: str) -> Iterator[bytes]:
         """See `LocationFiles.chunks`."""
         with self._send("GET", name, "OPEN") as response:
-            left = int(response.headers.get("Content-Length", 0))
+            length = response.headers.get("Content-Length")
+            if length is None and response.headers.get("Transfer-Encoding") != "chunked":
+                raise OSError(f"reading {self.shown(name)}: the answer does not tell the file's length")
+            got = 0
             try:
                 for chunk in response.iter_content(CHUNK):
-                    left -= len(chunk)
+                    got += len(chunk)
                     yield chunk
             except OSError as error:
                 raise OSError(f"reading {self.shown(name)}: {told_error(error)}") from None
-            if left:  # older versions of urllib3 do not notice
-                raise OSError(f"reading {self.shown(name)}: the answer ended {left} bytes before its end")
+            if length is not None and got != int(length):  # older versions of urllib3 do not notice
+                raise OSError(f"reading {self.shown(name)}: the answer ended after {got} of {length} bytes")
 
     def exists(self, name: str) -> bool:
         """See `LocationFiles.exists`."""
@@ -186,16 +153,15 @@ class HdfsFiles:
         request = self._request("PUT", folder, "MKDIRS", lambda: f"{folder}/.sync.{uuid.uuid4().hex}".lstrip("/"))
         with self._client().send(request):
             pass
-        self._clean(request.paths)
+        self._clean(request.names)
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
         """See `LocationFiles.put`."""
         if isinstance(data, bytes):
             self._write(name, io.BytesIO(data), "OVERWRITE")
             return
-        with tempfile.SpooledTemporaryFile(SPOOLED) as file:  # a request may be repeated
-            file.writelines(data)
-            self._write(name, cast("BinaryIO", file), "OVERWRITE")
+        with spooled(data) as file:  # a request may be repeated
+            self._write(name, file, "OVERWRITE")
 
     def delete(self, names: Iterable[str]) -> None:
         """See `LocationFiles.delete`."""
@@ -209,7 +175,7 @@ class HdfsFiles:
             return
         folders = [name for name, is_file in self._walk("") if not is_file]
         for name in sorted(folders, key=len, reverse=True):
-            with suppress(_NotEmptyError):
+            with suppress(NotEmptyError):
                 self._delete(name)
 
     def journal_store(self, folder: str) -> JournalStore:
@@ -220,18 +186,14 @@ class HdfsFiles:
         """See `LocationFiles.shown`."""
         return f"{self._url}/{name}"
 
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}".rstrip("/")
-
-    def _client(self) -> _WebHdfs:
-        return _client(self.endpoints)
+    def _client(self) -> WebHdfs:
+        return client(self.endpoints)
 
     def _request(
         self, method: str, name: str, op: str, fresh: Callable[[], str] | None = None, /, **parameters: str
-    ) -> _Request:
+    ) -> Request:
         """Return a request for a file or folder. With `fresh`, each try is for another name, which `fresh` returns."""
-        names = fresh or (lambda: name)
-        return _Request(method, lambda: self._path(names()), op, self.shown(name), parameters)
+        return Request(method, self._root, fresh or (lambda: name), op, self.shown(name), parameters)
 
     def _send(self, method: str, name: str, op: str, **parameters: str) -> Response:
         return self._client().send(self._request(method, name, op, None, **parameters))
@@ -280,11 +242,11 @@ class HdfsFiles:
     def _delete(self, name: str, recursive: str = "false") -> None:
         self._answer("DELETE", name, "DELETE", "boolean", recursive=recursive)
 
-    def _clean(self, paths: Iterable[str]) -> None:
-        """Delete files of these paths that are left."""
-        for path in paths:
+    def _clean(self, names: Iterable[str]) -> None:
+        """Delete those of these files and folders that exist."""
+        for name in names:
             with suppress(OSError):
-                self._delete(path.removeprefix(self._root).lstrip("/"))
+                self._delete(name)
 
     def _write(self, name: str, data: BinaryIO, how: str) -> str | None:
         """Write a file under a temporary name, and rename it. Return its tag; None if another file has the name.
@@ -298,29 +260,33 @@ class HdfsFiles:
         try:
             with self._client().send(request):
                 pass
-            temporary = request.paths[-1].removeprefix(self._root).lstrip("/")
-            status = self._status(temporary)
-            if status is None:
-                raise OSError(f"writing {self.shown(name)}: its temporary file was deleted")
-            tag = _tag(status)
-            try:
-                said = self._answer(
-                    "PUT", temporary, "RENAME", "boolean", destination=self._path(name), renameoptions=how
-                )
-                renamed = said is None or said  # gateways that ignore `how` answer with a boolean
-            except (FileExistsError, FileNotFoundError):
-                renamed = False
-            if renamed:
-                del request.paths[-1]
-                return tag
-            # The name is taken, perhaps by us: then an earlier try renamed the file, and its answer was lost.
-            self.sync(folder)
-            if self.mark(name) == tag:
-                del request.paths[-1]
-                return tag
-        finally:
-            self._clean(request.paths)
-        if how == "NONE" and self.exists(name):
+            tag = self._rename(request.names[-1], name, how)
+        except BaseException:
+            self._clean(request.names)
+            raise
+        self._clean(request.names if tag is None else request.names[:-1])
+        return tag
+
+    def _rename(self, temporary: str, name: str, how: str) -> str | None:
+        """Rename a file that was written. Return and raise what `_write` does."""
+        status = self._status(temporary)
+        if status is None:
+            raise OSError(f"writing {self.shown(name)}: its temporary file was deleted")
+        tag = _tag(status)
+        target = f"{self._root}/{name}"
+        try:
+            said = self._answer("PUT", temporary, "RENAME", "boolean", destination=target, renameoptions=how)
+            renamed = said is None or said  # gateways that ignore `how` answer with a boolean
+        except (FileExistsError, FileNotFoundError):
+            renamed = False
+        if renamed:
+            return tag
+        # The name is taken, perhaps by us: then an earlier try renamed the file, and its answer was lost.
+        self.sync(name.rpartition("/")[0])
+        found = self.mark(name)
+        if found == tag:
+            return tag
+        if found is not None and how == "NONE":
             return None
         raise OSError(f"writing {self.shown(name)}: the file was not renamed to its name, or was deleted or replaced")
 
@@ -328,163 +294,3 @@ class HdfsFiles:
 def _tag(status: Mapping[str, Any]) -> str:
     """Return a value that changes if a file is replaced. A rename keeps it."""
     return f"{status['fileId']} {status['length']} {status['modificationTime']}"
-
-
-class _NotEmptyError(OSError):
-    """A folder is not empty."""
-
-
-class _ElsewhereError(OSError):
-    """A server does not answer now, so the request has to be sent to another one, or again."""
-
-
-PYTHON_ERRORS: Final[Mapping[str, type[OSError]]] = {
-    "FileNotFoundException": FileNotFoundError,
-    "FileAlreadyExistsException": FileExistsError,
-    "ParentNotDirectoryException": NotADirectoryError,
-    "PathIsNotEmptyDirectoryException": _NotEmptyError,
-}
-"""The Python errors of HDFS's errors."""
-
-
-@dataclass
-class _Request:
-    """A request, which may be sent several times."""
-
-    method: str
-    path: Callable[[], str]  # Returns the path for the next try.
-    op: str
-    shown: str  # The file's URL, for messages.
-    parameters: Mapping[str, str]
-    data: BinaryIO | None = None  # The file to send.
-    avoided: list[str] = field(default_factory=list)  # IP addresses of DataNodes that did not answer.
-    paths: list[str] = field(default_factory=list)  # Of all tries.
-
-
-class _WebHdfs:
-    """Sends requests to that of some NameNodes which is active."""
-
-    def __init__(self, endpoints: tuple[str, ...]) -> None:
-        import requests
-        from requests.adapters import HTTPAdapter
-
-        self._endpoints = list(endpoints)
-        self._user = os.environ.get("HADOOP_USER_NAME") or _user()
-        self._session = requests.Session()
-        self._session.trust_env = False  # as Hadoop's client: no proxy, and no password of ~/.netrc
-        self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
-
-    def send(self, request: _Request) -> Response:
-        """Send a request, again and to other servers if one does not answer. The caller closes the response.
-
-        Raises
-        ------
-        FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError
-            The request was not obeyed; but an earlier try, whose answer was lost, may have been.
-        OSError
-            The request may have been obeyed.
-        OptionError
-            ``LOCATION_UNKNOWN_STORE``: the server wants Kerberos.
-        """
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            for endpoint in tuple(self._endpoints):
-                try:
-                    found = self._try(endpoint, request)
-                except _ElsewhereError as error:
-                    last = error
-                    continue
-                if endpoint != self._endpoints[0]:  # ask it first from now on
-                    self._endpoints = [endpoint, *(each for each in self._endpoints if each != endpoint)]
-                return found
-            if time.monotonic() > deadline:
-                raise OSError(str(last))
-            time.sleep(PAUSE)
-
-    def _try(self, endpoint: str, request: _Request) -> Response:
-        """Send a request once: to a NameNode and, if that says so, to the DataNode that has to get or give the file."""
-        request.paths.append(request.path())
-        query = {"op": request.op, "user.name": self._user, **request.parameters}
-        if request.avoided:
-            query["excludedatanodes"] = ",".join(request.avoided)
-        try:
-            found = self._once(request.method, f"{endpoint}/webhdfs/v1{quote(request.paths[-1])}", params=query)
-        except _ElsewhereError as error:
-            raise _ElsewhereError(f"{error} (addresses: option checkpointEndpoint, or {WEBHDFS})") from None
-        if found.status_code != TEMPORARY_REDIRECT:
-            return _checked(found, request)
-        place = found.headers.get("Location", "")
-        _ = found.content  # so that the connection is kept
-        if request.data is not None:
-            request.data.seek(0)
-        try:
-            found = self._once(request.method, place, data=request.data, headers=OCTETS)
-        except _ElsewhereError:
-            with suppress(OSError):
-                request.avoided.append(socket.gethostbyname(urlsplit(place).hostname or ""))
-            raise
-        return _checked(found, request)
-
-    def _once(self, method: str, url: str, **more: Any) -> Response:
-        from requests import RequestException
-
-        try:
-            return self._session.request(method, url, timeout=TIMEOUTS, stream=True, allow_redirects=False, **more)
-        except RequestException as error:
-            raise _ElsewhereError(f"{method} {urlsplit(url).netloc}: {told_error(error)}") from None
-
-
-def _user() -> str:
-    """Return the name of the process's user, as Hadoop finds it."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a container with a user that has no name
-        return str(os.geteuid())
-
-
-def _checked(response: Response, request: _Request) -> Response:
-    """Return a response. If it does not say that the request was obeyed, raise an error."""
-    if response.status_code in DONE:
-        return response
-    with response:
-        raise _error_of(response, request)
-
-
-def _error_of(response: Response, request: _Request) -> Exception:
-    try:
-        found = response.json()["RemoteException"]
-        kind, message = str(found["exception"]), str(found["message"]).partition("\n")[0]
-    except (ValueError, KeyError, TypeError):
-        kind, message = f"HTTP {response.status_code}", response.reason
-    said = f"{request.op} {request.shown}: {kind}: {message}"
-    if response.status_code == UNAUTHORIZED:
-        reason = f"{urlsplit(response.url).netloc} wants Kerberos, which is not supported: use singleDriver=true"
-        return OptionError("LOCATION_UNKNOWN_STORE", location=request.shown, reason=reason, option="checkpointLocation")
-    if NO_DATANODE in message:  # because it starts, or because all are avoided
-        request.avoided.clear()
-        return _ElsewhereError(said)
-    if kind in ELSEWHERE:
-        return _ElsewhereError(said)
-    if NO_FOLDER in message:
-        return NotADirectoryError(said)
-    if kind in PYTHON_ERRORS:
-        return PYTHON_ERRORS[kind](said)
-    if kind in ("AccessControlException", "SecurityException"):
-        return PermissionError(errno.EACCES, said, request.shown)
-    return OSError(said)
-
-
-@functools.lru_cache(maxsize=16)
-def _client(endpoints: tuple[str, ...]) -> _WebHdfs:
-    """Return the cached client of a location. Its connections outlive a micro-batch."""
-    try:
-        return _WebHdfs(endpoints)
-    except ImportError as error:
-        raise OptionError(
-            "MISSING_PACKAGE",
-            owner=f"checkpointLocation in HDFS ({', '.join(endpoints)})",
-            package="barrier-kafka[hdfs]",
-            option="checkpointLocation",
-        ) from error

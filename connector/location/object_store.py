@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any
 
-from connector.location.files import AT_ONCE, SPOOLED
+from connector.location.files import AT_ONCE, spooled
+from connector.location.urls import split_url, told_error
 from transactional.errors import LocationError, OptionError
 from transactional.journal import JournalStore
 
@@ -40,14 +39,12 @@ def canonical_url(location: str) -> str | None:
 
     For example, ``s3a://bucket//a/`` becomes ``s3://bucket/a``. As in Hadoop, nothing is decoded: ``%20`` stays ``%20``.
     """
-    scheme, colon, rest = location.partition(":")
-    known = SCHEMES.get(scheme.lower())
-    if not colon or known is None:
+    found = split_url(location, SCHEMES)
+    if found is None:
         return None
-    bucket, _, path = rest.removeprefix("//").partition("/")
-    parts = [part for part in path.split("/") if part]
-    wrong = not rest.startswith("//") or not bucket or any(part in (".", "..") for part in parts)
-    if wrong or (known == "abfss" and "@" not in bucket):
+    scheme, bucket, parts = found
+    known = SCHEMES[scheme]
+    if not bucket or (known == "abfss" and "@" not in bucket):
         shape = (
             "abfss://container@account.dfs.core.windows.net/folder" if known == "abfss" else f"{scheme}://bucket/folder"
         )
@@ -141,11 +138,11 @@ class ObjectFiles:
             with _told(self.shown(name), "writing"):
                 obstore.put(self._client(), name, data, use_multipart=False)
             return
-        with tempfile.SpooledTemporaryFile(SPOOLED) as file:  # the client can't read another object while it writes one
-            file.writelines(data)
-            file.seek(0)
-            with _told(self.shown(name), "writing"):
-                obstore.put(self._client(), name, cast("BinaryIO", file))
+        with (
+            spooled(data) as file,
+            _told(self.shown(name), "writing"),
+        ):  # the client can't read and write at the same time
+            obstore.put(self._client(), name, file)
 
     def tree(self, folder: str) -> list[str]:
         """See `LocationFiles.tree`."""
@@ -227,12 +224,6 @@ def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
         container, _, host = bucket.partition("@")
         given = {"account_name": host.partition(".")[0], **{key: given[key] for key in given if key == "endpoint"}}
         return AzureStore(container, prefix=path or None, config=given, client_options=client)
-
-
-def told_error(error: Exception) -> str:
-    """Return the first line of a store's error, without the query strings of URLs: Azure's may contain a signature."""
-    first = str(error).partition("\n")[0].partition(": <?xml")[0]
-    return re.sub(r"\?\S+", "?...", first)[:300]
 
 
 @contextlib.contextmanager

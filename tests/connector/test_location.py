@@ -116,12 +116,24 @@ def test_addresses_of_another_cluster_do_not_count(monkeypatch: pytest.MonkeyPat
 
 def test_what_ends_too_early_is_not_a_whole_file_of_hdfs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions of urllib3 before 2 do not notice."""
+    with pytest.raises(OSError, match="ended after 4 of 8 bytes"):
+        read_answer(monkeypatch, b"half", {"Content-Length": "8"})
+
+
+def test_a_file_of_hdfs_is_read_from_a_gateway_that_sends_it_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HttpFS does; the end of the last chunk shows that the file is whole."""
+    assert read_answer(monkeypatch, b"whole", {"Transfer-Encoding": "chunked"}) == b"whole"
+    with pytest.raises(OSError, match="does not tell the file's length"):
+        read_answer(monkeypatch, b"half", {})
+
+
+def read_answer(monkeypatch: pytest.MonkeyPatch, content: bytes, headers: dict[str, str]) -> bytes:
+    """Read a file of HDFS; the server's answer is given."""
     answer = requests.Response()
-    answer.status_code, answer.raw = 200, io.BytesIO(b"half")
-    answer.headers["Content-Length"] = "8"
+    answer.status_code, answer.raw = 200, io.BytesIO(content)
+    answer.headers.update(headers)
     monkeypatch.setattr(requests.Session, "request", lambda *_, **__: answer)
-    with pytest.raises(OSError, match="ended 4 bytes before its end"):
-        HdfsFiles("hdfs://host:8020/a", ("http://host:9870",)).read("b")
+    return HdfsFiles("hdfs://host:8020/a", ("http://host:9870",)).read("b")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""The URLs of checkpoint locations in stores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+
+def split_url(location: str, schemes: Container[str]) -> tuple[str, str, list[str]] | None:
+    """Return a URL's scheme in lower case, its authority, and the parts of its path; None if its scheme is not in `schemes`.
+
+    The authority is empty if the URL is not one of a folder: without ``//``, or with ``.`` or ``..`` in its path. As in
+    Hadoop, nothing is decoded.
+    """
+    scheme, colon, rest = location.partition(":")
+    scheme = scheme.lower()
+    if not colon or scheme not in schemes:
+        return None
+    authority, _, path = rest.removeprefix("//").partition("/")
+    parts = [part for part in path.split("/") if part]
+    if not rest.startswith("//") or any(part in (".", "..") for part in parts):
+        authority = ""
+    return scheme, authority, parts
+
+
+def told_error(error: Exception) -> str:
+    """Return the first line of a store's error, without the query strings of URLs: Azure's may contain a signature."""
+    first = str(error).partition("\n")[0].partition(": <?xml")[0]
+    return re.sub(r"\?\S+", "?...", first)[:300]
