@@ -10,8 +10,9 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -134,6 +135,26 @@ def exclusive(name: str) -> Iterator[None]:
     with (folder / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def kept_folder(name: str, fill: Callable[[Path], object]) -> Path:
+    """Return a folder of the cache. The first time, `fill` fills it; a folder that exists is complete."""
+    folder = cache_folder() / name
+    with exclusive(name):
+        if not folder.is_dir():
+            filled = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+            try:
+                fill(filled)
+                filled.rename(folder)
+            finally:
+                shutil.rmtree(filled, ignore_errors=True)
+    return folder
+
+
+def pip_install(packages: Sequence[str], folder: Path, *options: str) -> None:
+    """Install packages into a folder."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *options]
+    subprocess.run([*pip, "--target", str(folder), *packages], check=True)
 
 
 def resolve_kafka(version: str = KAFKA_VERSION) -> Path:

@@ -7,11 +7,9 @@ hides the environment's own PySpark, and everything else is the environment's.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.driver_process import wait_until
-from integration.jars import cache_folder, exclusive
+from integration.jars import kept_folder, pip_install
 
 __all__ = ["OtherSpark", "fetch"]
 
@@ -104,24 +102,5 @@ def fetch(version: str) -> OtherSpark:
     version : str
         Such as ``"4.3.0"``.
     """
-    folder = cache_folder() / f"pyspark-{version}"
-    with exclusive(folder.name):
-        if not folder.is_dir():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            filled = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-            try:
-                install = [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                    "--no-deps",
-                ]
-                packages = [f"pyspark=={version}", *CONNECT]
-                subprocess.run([*install, "--target", str(filled), *packages], check=True)
-                filled.rename(folder)
-            finally:
-                shutil.rmtree(filled, ignore_errors=True)
-    return OtherSpark(folder)
+    packages = [f"pyspark=={version}", *CONNECT]
+    return OtherSpark(kept_folder(f"pyspark-{version}", lambda folder: pip_install(packages, folder, "--no-deps")))
