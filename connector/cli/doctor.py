@@ -29,6 +29,14 @@ def doctor(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the checks that passed.")] = False,
+    try_transaction: Annotated[
+        bool,
+        typer.Option(
+            "--try-transaction",
+            help="Also begin a transaction without rows in the output topic, and abort it. This shows whether brokers that are "
+            "not Apache Kafka's support transactions as the sink needs them.",
+        ),
+    ] = False,
 ) -> None:
     """Before a first start, or when a start fails: check everything that a query needs.
 
@@ -42,12 +50,12 @@ def doctor(
     if location is None and not given:
         raise typer.BadParameter("pass a LOCATION, or options with --options-file or --option")
     if location is None:
-        findings = list(examine_options(given))
+        findings = list(examine_options(given, tries=try_transaction))
     else:
         place, _ = open_journal(
             location, "no sink of barrier-kafka has run there. Pass the sink's options with --options-file instead"
         )
-        findings = list(examine_location(place, given))
+        findings = list(examine_location(place, given, tries=try_transaction))
     secrets = secrets_of(given)
     findings = [masked_finding(each, secrets) for each in findings]
     shown = [each for each in findings if not (quiet and each.level is Level.GOOD)]

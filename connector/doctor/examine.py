@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from connector.delta.storage import plain
@@ -12,6 +12,7 @@ from connector.doctor.finding import failed
 from connector.doctor.kafka import check_read_topics, check_readers
 from connector.doctor.registry import check_registry
 from connector.doctor.store import check_store
+from connector.doctor.trial import try_transaction
 from connector.doctor.versions import check_versions
 from connector.formats.discovery import find_sink
 from connector.formats.table import FORMATS, format_of
@@ -44,8 +45,21 @@ NO_QUERY: Final = "barrier-doctor"
 """The prefix with which a sink is checked if its options have no transactionalIdPrefix. No query uses this prefix."""
 
 
-def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> Iterator[Finding]:
-    """Check a location's store, the sink that its journal has recorded, and the software on this machine."""
+@dataclass(frozen=True)
+class _Asked:
+    """How a sink is checked."""
+
+    interval_ms: int  # The source's barrierInterval in milliseconds; 0 if it is not known.
+    tries: bool  # Whether to begin and abort a Kafka transaction without rows.
+
+
+def examine_location(
+    location: CheckpointLocation, given: Mapping[str, str], *, tries: bool = False
+) -> Iterator[Finding]:
+    """Check a location's store, the sink that its journal has recorded, and the software on this machine.
+
+    With `tries`, also begin and abort a Kafka transaction without rows.
+    """
     yield from check_versions()
     yield from check_store(location)
     try:
@@ -66,7 +80,8 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
             target = (
                 _check_target(journal, sink, location.query_id()) if as_recorded and ledger.rewinding is None else ()
             )
-            yield from _check_sink(sink, run.prefix, {each.prefix for each in ledger.runs.values()}, 0, target)
+            own = {each.prefix for each in ledger.runs.values()}
+            yield from _check_sink(sink, run.prefix, own, _Asked(0, tries), target)
     except TwoPhaseCommitError as error:
         yield failed(error)
 
@@ -90,8 +105,11 @@ def _check_target(journal: Journal, sink: TwoPhaseCommitSink[Any, Any], query_id
         yield failed(error)
 
 
-def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the software on this machine, and options that a program would pass to readStream or writeStream."""
+def examine_options(options: Mapping[str, str], *, tries: bool = False) -> Iterator[Finding]:
+    """Check the software on this machine, and options that a program would pass to readStream or writeStream.
+
+    With `tries`, also begin and abort a Kafka transaction without rows.
+    """
     given = Options(options)
     kind = given.get("format") or format_of(given) or (REGISTRY if "url" in given else "2pc-kafka")
     asked = _without(options, "format")
@@ -105,10 +123,10 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
                 own = {run.prefix for run in place.journal().load().runs.values()}
         except TwoPhaseCommitError as error:
             yield failed(error)
-    yield from _check_format(kind, asked, own)
+    yield from _check_format(kind, asked, own, tries)
 
 
-def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
+def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str], tries: bool) -> Iterator[Finding]:
     try:
         if kind == SOURCE_NAME:
             yield from _check_source(_without(asked, "checkpointLocation"))
@@ -120,14 +138,14 @@ def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str]) -> 
             options = Options(_without(asked, "barrierInterval"))
             interval_ms = READ_OPTIONS.parse({"barrierInterval": interval})["barrierInterval"]
             if kind == SEVERAL:
-                yield from _check_several(options, own, interval)
+                yield from _check_several(options, own, interval, tries)
             else:
-                yield from _check_sink_options(kind, options, own, interval_ms)
+                yield from _check_sink_options(kind, options, own, _Asked(interval_ms, tries))
     except TwoPhaseCommitError as error:
         yield failed(error)
 
 
-def _check_sink_options(kind: str, options: Options, own: Collection[str], interval_ms: int) -> Iterator[Finding]:
+def _check_sink_options(kind: str, options: Options, own: Collection[str], asked: _Asked) -> Iterator[Finding]:
     sink = None
     with suppress(OptionError):
         sink = find_sink(kind)
@@ -136,21 +154,23 @@ def _check_sink_options(kind: str, options: Options, own: Collection[str], inter
         raise OptionError("INVALID_OPTION", owner="barrier doctor", option="format", value=kind, expectation=known)
     prefix = prefix_of(options)
     options = options.replaced(transactionalidprefix=prefix or NO_QUERY)
-    yield from _check_sink(sink.ofOptions(options), prefix, own, interval_ms)
+    yield from _check_sink(sink.ofOptions(options), prefix, own, asked)
 
 
 def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in options.items() if key.lower() != name.lower()}
 
 
-def _check_several(options: Mapping[str, str], own: Collection[str], interval: str) -> Iterator[Finding]:
+def _check_several(
+    options: Mapping[str, str], own: Collection[str], interval: str, tries: bool
+) -> Iterator[Finding]:
     for each in parse_options_of_several(Options(options)).sinks:
         known = {under_route(prefix, each.name) for prefix in own}
         asked = {**_without(each.options, "checkpointLocation"), "barrierInterval": interval}
         prefix = prefix_of(Options(asked))
         if prefix is not None:
             asked["transactionalidprefix"] = under_route(prefix, each.name)
-        for found in _check_format(each.format, asked, known):
+        for found in _check_format(each.format, asked, known, tries):
             yield replace(found, sentence=f"{each.name}: {found.sentence}")
 
 
@@ -158,7 +178,7 @@ def _check_sink(
     sink: TwoPhaseCommitSink[Any, Any],
     prefix: str | None,
     own: Collection[str],
-    interval_ms: int,
+    asked: _Asked,
     target: Iterable[Finding] = (),
 ) -> Iterator[Finding]:
     try:
@@ -168,11 +188,13 @@ def _check_sink(
         yield good("sink", f"{sink.name()} finds everything that it needs to start")
         yield from target
         if isinstance(sink, Examines):
-            yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
+            yield from sink.examine(prefix, own=own, intervalMs=asked.interval_ms)
             yield from sink.tryOut()
         if isinstance(sink, KafkaSink) and sink.topic is not None:
             with closing(KafkaAdmin(sink.client)) as admin:
                 yield check_readers(admin, sink.topic)
+                if asked.tries:
+                    yield try_transaction(admin, prefix or NO_QUERY, sink.topic)
     except TwoPhaseCommitError as error:
         yield failed(error)
     except Exception as error:  # noqa: BLE001 - any error of a user's own sink, or of a store's client

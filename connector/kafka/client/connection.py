@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from tenacity import Retrying, retry_if_result, wait_exponential
@@ -222,6 +222,10 @@ class KafkaConnection:
         """Return the newest version of a request that both client and brokers support, at most `highest`."""
         limit = {} if highest is None else {"max_version": highest}
         return int(self._manager.broker_version_data.api_version(request, **limit))
+
+    def supported_versions(self) -> Mapping[int, tuple[int, int]]:
+        """Return the lowest and the highest version of each request that the first broker supports, by the request's number."""
+        return dict(self._manager.broker_version_data.api_versions)
 
     def until(self, attempt: Callable[[], ResponseT | None], what: str) -> ResponseT:
         """Repeat `attempt`, with growing pauses, until its result is not None. `what` names the result in errors."""

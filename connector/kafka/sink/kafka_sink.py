@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.kept_admin import borrow_admin, give_back
+from connector.kafka.client.protocol import check_protocol
 from connector.kafka.client.release import check_release
 from connector.kafka.client.topics import Partition, lineage_namespace, short_id
 from connector.kafka.marks.barrier_topic import BarrierTopic
@@ -229,6 +230,8 @@ class KafkaSink(
         # Check with librdkafka first: it gives the reason of a failure, and the tasks will write with it.
         check_brokers(client)
         admin = self._driver_admin()
+        if self._settings.exactly_once:
+            check_protocol(admin, client.bootstrap_servers)
         identity = {"cluster": admin.cluster_id()}
         topic = self._settings.topic
         if topic is not None:

@@ -55,6 +55,11 @@ def run_id(prefix: str) -> str:
     return f"{prefix}.run"
 
 
+def trial_id(prefix: str) -> str:
+    """Return the transactional id with which ``barrier doctor --try-transaction`` tries the brokers. No task has this id."""
+    return f"{prefix}.doctor"
+
+
 def ids_under(prefix: str, names: Iterable[str]) -> list[str]:
     """Return those names that are transactional ids of tasks with exactly this prefix."""
     return [name for name in names if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]

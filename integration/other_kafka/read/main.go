@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const idle = 5 * time.Second
+const idle = 3 * time.Second
 
 func main() {
 	client, servers, topic, isolation := os.Args[1], strings.Split(os.Args[2], ","), os.Args[3], os.Args[4]

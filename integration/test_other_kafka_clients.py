@@ -1,11 +1,10 @@
 """Other Kafka clients read a topic: which setting hides rows of aborted and open transactions, and what lag they show.
 
-docs/readers.md has the table.
+docs/other-clients.md has the table.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
@@ -21,15 +20,19 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, Produc
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from integration.broker import Cluster
+from integration.go_programs import FOLDER, go_program
 from integration.jars import java_executable, kept_folder, pip_install, resolve_kafka
+from integration.other_spark import ROOT
 
-FOLDER = Path(__file__).with_name("readers")
-PAGE = FOLDER.parent.parent / "docs" / "readers.md"
+PAGE = ROOT / "docs" / "other-clients.md"
 PYTHON = ("kafka-python==3.0.12", "aiokafka==0.14.0")
 PARTITIONS = 2
 TRAILING = 5
 """Rows of the aborted transaction at the end of each partition. With its marker and the one before, this is the lag of a client
 that commits the offset after the last row."""
+
+MARKER = "\0" * 6
+"""The value of a marker."""
 
 Rows = dict[int, list[str]]
 """The values of each partition."""
@@ -65,32 +68,30 @@ class Topic:
 class Client:
     """A client, and what the page says of it."""
 
-    command: Callable[[Path], list[str]]
+    command: Callable[[], list[str]]
     default: str  # The isolation level that it has without a setting.
     lag_ends: bool  # Whether its lag becomes 0 if the last transaction was aborted.
     hides_aborted: bool = True  # Whether read_committed hides aborted rows.
+    shows_markers: bool = False  # Whether it returns the markers of transactions as rows.
 
 
-def python(_: Path) -> list[str]:
-    folder = kept_folder(f"readers-{'-'.join(PYTHON).replace('=', '')}", lambda folder: pip_install(PYTHON, folder))
+def python() -> list[str]:
+    folder = kept_folder(f"clients-{'-'.join(PYTHON).replace('=', '')}", lambda folder: pip_install(PYTHON, folder))
     code = f"import sys, runpy; sys.path.append({str(folder)!r}); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     return [sys.executable, "-c", code, str(FOLDER / "python_clients.py")]
 
 
-def java(_: Path) -> list[str]:
+def java() -> list[str]:
     jars = f"{resolve_kafka()}/*:{Path(pyspark.__file__).parent}/jars/*"
     source = str(FOLDER / "ReadTopic.java")
     return [java_executable(), "-Xmx128m", "-cp", jars, "org.codehaus.janino.SimpleCompiler", source, "ReadTopic"]
 
 
-def go(folder: Path) -> list[str]:
-    if shutil.which("go") is None:
-        pytest.skip("Go is not installed")
-    subprocess.run(["go", "build", "-o", str(folder / "read"), "."], cwd=FOLDER, check=True)
-    return [str(folder / "read")]
+def go() -> list[str]:
+    return [str(go_program("read"))]
 
 
-def node(_: Path) -> list[str]:
+def node() -> list[str]:
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
     package = (FOLDER / "package.json").read_text()
@@ -99,20 +100,20 @@ def node(_: Path) -> list[str]:
         (folder / "package.json").write_text(package)
         subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
 
-    modules = kept_folder(f"readers-kafkajs-{version_in(package, 'kafkajs')}", fill) / "node_modules"
+    modules = kept_folder(f"clients-kafkajs-{version_in(package, 'kafkajs')}", fill) / "node_modules"
     return ["env", f"NODE_PATH={modules}", "KAFKAJS_NO_PARTITIONER_WARNING=1", "node", str(FOLDER / "kafkajs.js")]
 
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 CLIENTS: Mapping[str, Client] = {
     "java": Client(java, UNCOMMITTED, lag_ends=True),
-    "confluent-kafka": Client(python, COMMITTED, lag_ends=False),
+    "confluent-kafka": Client(python, COMMITTED, lag_ends=True),
     "kafka-python": Client(python, UNCOMMITTED, lag_ends=True),
     "aiokafka": Client(python, UNCOMMITTED, lag_ends=True),
     "franz-go": Client(go, UNCOMMITTED, lag_ends=False),
     "sarama": Client(go, UNCOMMITTED, lag_ends=False),
-    "kafka-go": Client(go, UNCOMMITTED, lag_ends=False, hides_aborted=False),
-    "kafkajs": Client(node, COMMITTED, lag_ends=True),
+    "kafka-go": Client(go, UNCOMMITTED, lag_ends=False, hides_aborted=False, shows_markers=True),
+    "kafkajs": Client(node, COMMITTED, lag_ends=False),
 }
 
 
@@ -162,22 +163,30 @@ def open_topic(cluster: Cluster) -> Iterator[Topic]:
 
 def producer_of(cluster: Cluster, transactional_id: str = "") -> Producer:
     settings: dict[str, str | int] = {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
-    producer = Producer({**settings, **({"transactional.id": transactional_id} if transactional_id else {})})
+    more = {"transactional.id": transactional_id, "transaction.timeout.ms": 900_000} if transactional_id else {}
+    producer = Producer({**settings, **more})
     if transactional_id:
         producer.init_transactions(30)
     return producer
 
 
-def read(client: str, topic: Topic, isolation: str, folder: Path) -> Rows:
+def read(client: str, topic: Topic, isolation: str) -> Rows:
     """The rows that a client returns, in its order."""
-    command = [*CLIENTS[client].command(folder), client, topic.servers, topic.name, isolation]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ})
+    command = [*CLIENTS[client].command(), client, topic.servers, topic.name, isolation]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     rows: Rows = {each: [] for each in range(PARTITIONS)}
     for line in done.stdout.splitlines():
         partition, _, value = line.split("\t")
         rows[int(partition)].append(value)
     return rows
+
+
+def without_markers(client: str, rows: Rows) -> Rows:
+    """Rows without the markers, which are there only if the client shows them."""
+    found = {number: [value for value in values if value != MARKER] for number, values in rows.items()}
+    assert (found != rows) == CLIENTS[client].shows_markers
+    return found
 
 
 def lag_of(group: str, topic: Topic) -> int:
@@ -194,12 +203,12 @@ def lag_of(group: str, topic: Topic) -> int:
 @pytest.mark.parametrize("isolation", [COMMITTED, UNCOMMITTED, "default"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_hides_aborted_rows_with_read_committed_and_its_lag_ends_or_not(
-    topic: Topic, client: str, isolation: str, tmp_path: Path
+    topic: Topic, client: str, isolation: str
 ) -> None:
     what = CLIENTS[client]
     level = what.default if isolation == "default" else isolation
-    rows = read(client, topic, isolation, tmp_path)
-    assert rows == (topic.committed if level == COMMITTED and what.hides_aborted else topic.all)
+    rows = read(client, topic, isolation)
+    assert without_markers(client, rows) == (topic.committed if level == COMMITTED and what.hides_aborted else topic.all)
     if level == COMMITTED and what.hides_aborted:
         lag = lag_of(f"{client}-{isolation}", topic)
         assert lag == (0 if what.lag_ends else (TRAILING + 2) * PARTITIONS)
@@ -207,10 +216,8 @@ def test_a_client_hides_aborted_rows_with_read_committed_and_its_lag_ends_or_not
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_waits_at_an_open_transaction_with_read_committed(
-    open_topic: Topic, client: str, tmp_path: Path
-) -> None:
-    assert read(client, open_topic, COMMITTED, tmp_path) == open_topic.committed
+def test_a_client_waits_at_an_open_transaction_with_read_committed(open_topic: Topic, client: str) -> None:
+    assert without_markers(client, read(client, open_topic, COMMITTED)) == open_topic.committed
 
 
 def test_the_page_has_the_versions_and_what_the_tests_found() -> None:

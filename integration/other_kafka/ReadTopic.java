@@ -8,7 +8,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 
 /** Prints the rows of a topic as Java's client returns them. python_clients.py says how; Janino compiles this file. */
 public class ReadTopic {
-    private static final int SECONDS = 5;
+    private static final int SECONDS = 3;
 
     public static void main(String[] arguments) throws Exception {
         Properties settings = new Properties();

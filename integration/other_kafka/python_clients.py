@@ -10,7 +10,7 @@ import asyncio
 import sys
 from typing import Any
 
-SECONDS = 5
+SECONDS = 3
 
 
 def show(partition: int, offset: int, value: bytes) -> None:

@@ -1,7 +1,7 @@
 // Prints the rows of a topic as KafkaJS returns them. python_clients.py says how.
 const { Kafka, logLevel } = require("kafkajs");
 
-const SECONDS = 5;
+const SECONDS = 3;
 const [client, servers, topic, isolation] = process.argv.slice(2);
 const chosen = isolation === "default" ? {} : { readUncommitted: isolation === "read_uncommitted" };
 
