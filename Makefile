@@ -137,6 +137,10 @@ mariadb: $(STAMP) ## fetch the MariaDB server that tests use (Debian's package, 
 broker: $(STAMP) java ## run a Kafka broker until Ctrl-C and print its address
 	@$(BIN)/python -m integration.broker $(ARGS)
 
+.PHONY: services
+services: $(STAMP) java ## run a Kafka broker and a PostgreSQL server for the tutorial until Ctrl-C
+	@$(BIN)/python -m integration.services
+
 .PHONY: clean
 clean: ## remove what make and the tools made; the broker's jars stay in their cache
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

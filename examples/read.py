@@ -1,5 +1,6 @@
 """Print what a read_committed reader sees of a topic, or count it: ``python examples/read.py TOPIC [--count]``."""
 
+import os
 import sys
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -7,7 +8,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 topic = sys.argv[1]
 reader = Consumer(
     {
-        "bootstrap.servers": "localhost:9092",
+        "bootstrap.servers": os.environ.get("BROKERS", "localhost:9092"),
         "group.id": "read",
         "enable.auto.commit": False,
         "isolation.level": "read_committed",

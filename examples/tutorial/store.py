@@ -1,0 +1,38 @@
+"""From shop-orders, with one decision: each order's newest state into PostgreSQL, and every event into a Delta table."""
+
+import sys
+
+import barrier_kafka
+from pyspark.sql import SparkSession
+
+from settings import BROKERS, DATABASE, PLACE
+
+spark = SparkSession.builder.master("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+barrier_kafka.register(spark)
+
+orders = (
+    spark.readStream.format("barrier-kafka")
+    .option("kafka.bootstrap.servers", BROKERS)
+    .option("subscribe", "shop-orders")
+    .option("startingOffsets", "earliest")
+    .option("maxOffsetsPerTrigger", 20_000)
+    .load()
+    .selectExpr(
+        "from_json(CAST(value AS STRING), "
+        "'id LONG, customer STRING, amount DECIMAL(10, 2), status STRING, time TIMESTAMP') AS event"
+    )
+    .select("event.*")
+)
+writer = (
+    orders.writeStream.format("2pc-multi")
+    .option("sinks", "newest,all")
+    .option("newest.format", "2pc-postgresql")
+    .option("newest.url", DATABASE)
+    .option("newest.dbtable", "orders")
+    .option("newest.upsertKey", "id")
+    .option("all.format", "2pc-delta")
+    .option("all.path", f"{PLACE}/events")
+    .option("checkpointLocation", sys.argv[1] if len(sys.argv) > 1 else f"{PLACE}/store")
+)
+query = writer.trigger(availableNow=True).start()
+query.awaitTermination()
