@@ -18,7 +18,7 @@ query = (
     .option("kafka.bootstrap.servers", brokers)
     .option("topic", "orders-upper")
     .option("checkpointLocation", "/tmp/barrier/orders-upper")
-    .trigger(availableNow=True)  # all that is there; without it, the query goes on
+    .trigger(availableNow=True)  # read what is there now, then end; without it, run forever
     .start()
 )
 query.awaitTermination()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import sys
 
 from integration.broker import Cluster
-from integration.postgresql import PostgresqlServer
+from integration.postgresql import PASSWORD, USER, PostgresqlServer
 
 
 def main() -> None:
@@ -16,7 +17,9 @@ def main() -> None:
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), Cluster() as cluster, PostgresqlServer() as server:
-        print(f"export BROKERS={cluster.bootstrap_servers} DATABASE={server.url}", flush=True)
+        address = server.address.replace("//", f"//{USER}@")
+        line = f"BROKERS={cluster.bootstrap_servers} DATABASE={address} PGPASSWORD={shlex.quote(PASSWORD)}"
+        print(f"export {line}", flush=True)
         print("Run this line in the other terminal. Ctrl-C ends both servers and deletes their data.", file=sys.stderr)
         while True:
             signal.pause()

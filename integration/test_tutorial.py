@@ -12,7 +12,7 @@ import pytest
 
 from integration.broker import Cluster
 from integration.other_spark import ROOT
-from integration.postgresql import PostgresqlServer
+from integration.postgresql import PASSWORD, USER, PostgresqlServer
 
 PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
 PLACE = "/tmp/barrier/tutorial"
@@ -50,7 +50,8 @@ def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
         environment = {
             **os.environ,
             "BROKERS": cluster.bootstrap_servers,
-            "DATABASE": server.url,
+            "DATABASE": server.address.replace("//", f"//{USER}@"),
+            "PGPASSWORD": PASSWORD,
             "PLACE": str(tmp_path),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_PYTHON": sys.executable,

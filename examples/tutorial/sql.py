@@ -7,5 +7,6 @@ import psycopg
 from settings import DATABASE
 
 with psycopg.connect(DATABASE) as database:
-    for row in database.execute(sys.argv[1]).fetchall():
+    answer = database.execute(sys.argv[1])
+    for row in answer.fetchall() if answer.description else ():
         print(*row, sep=" | ")

@@ -1,7 +1,5 @@
 """From shop-orders, with one decision: each order's newest state into PostgreSQL, and every event into a Delta table."""
 
-import sys
-
 import barrier_kafka
 from pyspark.sql import SparkSession
 
@@ -23,7 +21,7 @@ orders = (
     )
     .select("event.*")
 )
-writer = (
+query = (
     orders.writeStream.format("2pc-multi")
     .option("sinks", "newest,all")
     .option("newest.format", "2pc-postgresql")
@@ -32,7 +30,8 @@ writer = (
     .option("newest.upsertKey", "id")
     .option("all.format", "2pc-delta")
     .option("all.path", f"{PLACE}/events")
-    .option("checkpointLocation", sys.argv[1] if len(sys.argv) > 1 else f"{PLACE}/store")
+    .option("checkpointLocation", f"{PLACE}/store")
+    .trigger(availableNow=True)
+    .start()
 )
-query = writer.trigger(availableNow=True).start()
 query.awaitTermination()
