@@ -1,11 +1,13 @@
 """A batch: all orders up to now, counted per customer and written into a topic once, however often this is run."""
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2).getOrCreate()
 barrier_kafka.register(spark)
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 counts = (
     spark.read.format("barrier-kafka")

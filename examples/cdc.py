@@ -10,11 +10,12 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 barrier_kafka.register(spark)
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 ROW = "STRUCT<id: LONG, customer: STRING, amount: DOUBLE>"
 changes = (
     spark.readStream.format("barrier-kafka")
-    .option("kafka.bootstrap.servers", "localhost:9092")
+    .option("kafka.bootstrap.servers", brokers)
     .option("subscribe", "shop.public.orders")
     .option("startingOffsets", "earliest")
     .load()

@@ -3,13 +3,15 @@
 Whatever crashes, in the end each record is in exactly one of the two, once.
 """
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 barrier_kafka.register(spark)
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 rows = (
     spark.readStream.format("barrier-kafka")

@@ -1,12 +1,13 @@
 """Write orders as JSON, numbered from 0: ``python examples/feed.py [ROWS] [FIRST] [TOPIC]``. Topics are created."""
 
 import json
+import os
 import sys
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 topics = [
     "orders",
     "orders-upper",

@@ -1,11 +1,14 @@
 """Several micro-batches in a checkpoint: their rows become visible together. A listener prints each checkpoint."""
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 barrier_kafka.register(spark)
-brokers, location = "localhost:9092", "/tmp/barrier/large-checkpoints"
+brokers = os.environ.get("BROKERS", "localhost:9092")
+location = "/tmp/barrier/large-checkpoints"
 
 
 class Printer(barrier_kafka.CheckpointListener):

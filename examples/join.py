@@ -1,11 +1,13 @@
 """Orders with their payments, which come on another topic within ten minutes: a join of two streams."""
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2).getOrCreate()
 barrier_kafka.register(spark)
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 
 def read(topic, schema):

@@ -3,12 +3,14 @@
 kill -TERM PID            # or: barrier stop /tmp/barrier/kept-running
 """
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 barrier_kafka.register(spark)
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 
 def start():

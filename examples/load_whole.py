@@ -4,6 +4,7 @@ It needs no Spark. Rows and positions are in one database transaction: killed at
 stands for a warehouse.
 """
 
+import os
 import sqlite3
 import sys
 
@@ -11,7 +12,8 @@ from barrier_kafka.reader import complete_offsets
 from confluent_kafka import Consumer, TopicPartition
 
 topic, barrier_topic = sys.argv[1:]
-settings = {"bootstrap.servers": "localhost:9092", "group.id": "loader", "enable.auto.commit": False}
+brokers = os.environ.get("BROKERS", "localhost:9092")
+settings = {"bootstrap.servers": brokers, "group.id": "loader", "enable.auto.commit": False}
 database = sqlite3.connect("/tmp/barrier/warehouse.db")
 database.execute("CREATE TABLE IF NOT EXISTS loaded (value TEXT)")
 database.execute("CREATE TABLE IF NOT EXISTS positions (part INTEGER PRIMARY KEY, next INTEGER)")

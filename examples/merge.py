@@ -3,6 +3,8 @@
 It needs a session with Delta: ``spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 merge.py``.
 """
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 
@@ -14,6 +16,7 @@ spark = (
     .getOrCreate()
 )
 barrier_kafka.register(spark)
+brokers = os.environ.get("BROKERS", "localhost:9092")
 table = "/tmp/barrier/tables/newest"
 spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{table}` (customer STRING, id LONG, amount DOUBLE) USING delta")
 
@@ -31,7 +34,7 @@ def upsert(frame, batch):
 
 query = (
     spark.readStream.format("barrier-kafka")
-    .option("kafka.bootstrap.servers", "localhost:9092")
+    .option("kafka.bootstrap.servers", brokers)
     .option("subscribe", "orders")
     .option("startingOffsets", "earliest")
     .load()

@@ -1,9 +1,11 @@
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 barrier_kafka.register(spark)  # optional: with it, start() reports mistakes, and wide topics are read faster
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 rows = (
     spark.readStream.format("barrier-kafka")

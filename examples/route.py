@@ -3,12 +3,14 @@
 All of it is one transaction per task: the three topics agree after any crash.
 """
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 barrier_kafka.register(spark)
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 rows = (
     spark.readStream.format("barrier-kafka")

@@ -3,6 +3,8 @@
 It needs RocksDB for the state and the package protobuf (pip install protobuf).
 """
 
+import os
+
 import barrier_kafka
 import pandas as pd
 from pyspark.sql import SparkSession
@@ -18,7 +20,7 @@ spark = (
     .getOrCreate()
 )
 barrier_kafka.register(spark)
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 
 class Counter(StatefulProcessor):

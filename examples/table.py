@@ -1,14 +1,17 @@
 """From a topic to a Delta table: one version per checkpoint."""
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
 barrier_kafka.register(spark)
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 orders = (
     spark.readStream.format("barrier-kafka")
-    .option("kafka.bootstrap.servers", "localhost:9092")
+    .option("kafka.bootstrap.servers", brokers)
     .option("subscribe", "orders")
     .option("startingOffsets", "earliest")
     .load()

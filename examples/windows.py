@@ -3,13 +3,15 @@
 The row of a minute is written once, when the watermark has passed the minute's end. The newest minutes stay open.
 """
 
+import os
+
 import barrier_kafka
 from pyspark.sql import SparkSession
 from pyspark.sql import functions
 
 spark = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2).getOrCreate()
 barrier_kafka.register(spark)
-brokers = "localhost:9092"
+brokers = os.environ.get("BROKERS", "localhost:9092")
 
 orders = (
     spark.readStream.format("barrier-kafka")

@@ -1,4 +1,4 @@
-"""The programs in ``examples/``, as a reader runs them; only the broker's address and the folder are other ones."""
+"""The programs in ``examples/``, as a reader runs them; only the folder is another one."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class Reader:
     def __init__(self, brokers: str, folder: Path) -> None:
         self.folder = folder
         for example in EXAMPLES.glob("*.py"):
-            text = example.read_text().replace("localhost:9092", brokers).replace("/tmp/barrier", str(folder))
+            text = example.read_text().replace("/tmp/barrier", str(folder))
             (folder / example.name).write_text(text)
         self.environment = {
             **os.environ,
+            "BROKERS": brokers,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1",
