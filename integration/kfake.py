@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import tempfile
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from integration.driver_process import wait_until
 from integration.go_programs import go_program
 from integration.node import end_with_us
 from integration.ports import HOST, Ports
@@ -23,7 +25,7 @@ class Kfake:
         self._ports = Ports()
         self._port = self._ports.reserve()
         self._folder = tempfile.mkdtemp(prefix="barrier-kfake-")
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._watchers: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -32,7 +34,11 @@ class Kfake:
         return f"{HOST}:{self._port}"
 
     def __enter__(self) -> Kfake:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -45,17 +51,28 @@ class Kfake:
 
     def start(self) -> None:
         """Start it; return when it answers."""
-        command = [str(go_program("broker")), self._folder, str(self._port), *([self._release] if self._release else [])]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        command = [
+            str(go_program("broker")),
+            self._folder,
+            str(self._port),
+            *([self._release] if self._release else []),
+        ]
+        self._process = subprocess.Popen(command, start_new_session=True)
         self._watchers.append(end_with_us(self._process.pid))
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n", "kfake did not start"
+        wait_until(self._answers, "kfake", alive=lambda: "kfake ended" if self._ended() else None)
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((HOST, self._port)) == 0
+
+    def _ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
 
     def kill(self) -> None:
         """End it as by ``kill -9``."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic."""

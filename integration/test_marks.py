@@ -93,13 +93,13 @@ def test_the_example_of_a_loader_has_whole_checkpoints_each_row_once(make_query:
     query = make_query(batches=3)
     text = (ROOT / "examples" / "load_whole.py").read_text()
     program = tmp_path / "load_whole.py"
-    program.write_text(text.replace("localhost:9092", query.servers).replace("/tmp/barrier", str(tmp_path)))
+    program.write_text(text.replace("/tmp/barrier", str(tmp_path)))
     command = [sys.executable, str(program), query.topic, query.barriers]
 
     def load() -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env=environment).stdout
 
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "BROKERS": query.servers, "PYTHONPATH": str(ROOT)}
     query.die("commit.one")
     assert load() == "0 rows of whole checkpoints\n", "the checkpoint is not whole"
     query.finish()

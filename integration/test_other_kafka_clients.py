@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import confluent_kafka
 import pyspark
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, Producer, TopicPartition
@@ -21,7 +22,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from integration.broker import Cluster
 from integration.go_programs import FOLDER, go_program
-from integration.jars import java_executable, kept_folder, pip_install, resolve_kafka
+from integration.jars import KAFKA_VERSION, java_executable, kept_folder, pip_install, resolve_kafka
 from integration.other_spark import ROOT
 
 PAGE = ROOT / "docs" / "other-clients.md"
@@ -77,7 +78,9 @@ class Client:
 
 def python() -> list[str]:
     folder = kept_folder(f"clients-{'-'.join(PYTHON).replace('=', '')}", lambda folder: pip_install(PYTHON, folder))
-    code = f"import sys, runpy; sys.path.append({str(folder)!r}); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    code = (
+        f"import sys, runpy; sys.path.insert(0, {str(folder)!r}); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    )
     return [sys.executable, "-c", code, str(FOLDER / "python_clients.py")]
 
 
@@ -105,6 +108,7 @@ def node() -> list[str]:
 
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+COMMITTED_END, HIGH_END = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 CLIENTS: Mapping[str, Client] = {
     "java": Client(java, UNCOMMITTED, lag_ends=True),
     "confluent-kafka": Client(python, COMMITTED, lag_ends=True),
@@ -189,11 +193,11 @@ def without_markers(client: str, rows: Rows) -> Rows:
     return found
 
 
-def lag_of(group: str, topic: Topic) -> int:
-    """The offsets up to the last stable one that a group has not committed."""
+def lag_of(group: str, topic: Topic, level: IsolationLevel = COMMITTED_END) -> int:
+    """The offsets up to the last stable one, or up to the last one, that a group has not committed."""
     admin = AdminClient({"bootstrap.servers": topic.servers})
     places = [TopicPartition(topic.name, each) for each in range(PARTITIONS)]
-    latest = admin.list_offsets({each: OffsetSpec.latest() for each in places}, isolation_level=IsolationLevel.READ_COMMITTED)
+    latest = admin.list_offsets({each: OffsetSpec.latest() for each in places}, isolation_level=level)
     asked = [ConsumerGroupTopicPartitions(group, places)]
     committed = admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions or []
     return sum(future.result(30).offset for future in latest.values()) - sum(each.offset for each in committed)
@@ -208,7 +212,9 @@ def test_a_client_hides_aborted_rows_with_read_committed_and_its_lag_ends_or_not
     what = CLIENTS[client]
     level = what.default if isolation == "default" else isolation
     rows = read(client, topic, isolation)
-    assert without_markers(client, rows) == (topic.committed if level == COMMITTED and what.hides_aborted else topic.all)
+    assert without_markers(client, rows) == (
+        topic.committed if level == COMMITTED and what.hides_aborted else topic.all
+    )
     if level == COMMITTED and what.hides_aborted:
         lag = lag_of(f"{client}-{isolation}", topic)
         assert lag == (0 if what.lag_ends else (TRAILING + 2) * PARTITIONS)
@@ -218,15 +224,17 @@ def test_a_client_hides_aborted_rows_with_read_committed_and_its_lag_ends_or_not
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_waits_at_an_open_transaction_with_read_committed(open_topic: Topic, client: str) -> None:
     assert without_markers(client, read(client, open_topic, COMMITTED)) == open_topic.committed
+    stable, high = (lag_of(f"{client}-{COMMITTED}", open_topic, level) for level in (COMMITTED_END, HIGH_END))
+    assert stable < high, "a tool that counts up to the last row shows more"
 
 
 def test_the_page_has_the_versions_and_what_the_tests_found() -> None:
-    texts = "\n".join([*PYTHON, *((FOLDER / name).read_text() for name in ("go.mod", "package.json"))])
+    ours = (f"java=={KAFKA_VERSION}", f"confluent-kafka=={confluent_kafka.__version__}")
+    texts = "\n".join([*ours, *PYTHON, *((FOLDER / name).read_text() for name in ("go.mod", "package.json"))])
     page = PAGE.read_text()
     for name, client in CLIENTS.items():
         row = next(line for line in page.splitlines() if line.startswith("| ") and f"`{name}`" in line)
-        if name not in ("java", "confluent-kafka"):
-            assert f" {version_in(texts, name)} " in row
+        assert f" {version_in(texts, name)} " in row
         _, _, default, _, hides, lag, _ = (cell.strip() for cell in row.split("|"))
         assert default == f"`{client.default}`"
         assert hides == ("yes" if client.hides_aborted else "**no**")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,14 +62,27 @@ def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
         }
         for page in PAGES:
             for commands, shown in shown_by(page):
-                done = subprocess.run(
-                    ["bash", "-c", commands.replace(PLACE, str(tmp_path))],
-                    capture_output=True,
-                    text=True,
-                    env=environment,
-                    cwd=ROOT,
-                    timeout=SECONDS,
-                    check=False,
-                )
-                printed = done.stdout.replace(str(tmp_path), PLACE)
-                assert fits(shown, printed), f"{page.name}:\n{commands}\nshown:\n{shown}\nprinted:\n{printed}\n{done.stderr[-3000:]}"
+                printed, problem = run(commands.replace(PLACE, str(tmp_path)), environment)
+                printed = printed.replace(str(tmp_path), PLACE)
+                case = f"{page.name}:\n{commands}\nshown:\n{shown}\nprinted:\n{printed}\n{problem}"
+                assert not problem, case
+                assert fits(shown, printed), case
+
+
+def run(commands: str, environment: dict[str, str]) -> tuple[str, str]:
+    """Run commands to their end; return what they print, and the end of what they report if one of them fails."""
+    shell = subprocess.Popen(
+        ["bash", "-ec", commands],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    try:
+        printed, reported = shell.communicate(timeout=SECONDS)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+    return printed, "" if shell.returncode == 0 else f"exit {shell.returncode}: {reported[-3000:]}"

@@ -34,7 +34,7 @@ from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded
 from transactional.capabilities import Examines
 from transactional.comparison import compare_histories, must_be_there
 from transactional.errors import OptionError, TwoPhaseCommitError
-from transactional.finding import Finding, good, problem
+from transactional.finding import Finding, good, problem, unknown
 from transactional.journal import Journal
 from transactional.secrets import is_secret
 from transactional.sink import Options, TwoPhaseCommitSink, routes_of
@@ -130,6 +130,8 @@ def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str], tri
     try:
         if kind == SOURCE_NAME:
             yield from _check_source(_without(asked, "checkpointLocation"))
+            if tries:
+                yield unknown("trial-transaction", f"{SOURCE_NAME} writes no Kafka transactions, so none was tried.")
         elif kind == REGISTRY:
             yield from check_registry(asked)
         else:
@@ -161,9 +163,7 @@ def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in options.items() if key.lower() != name.lower()}
 
 
-def _check_several(
-    options: Mapping[str, str], own: Collection[str], interval: str, tries: bool
-) -> Iterator[Finding]:
+def _check_several(options: Mapping[str, str], own: Collection[str], interval: str, tries: bool) -> Iterator[Finding]:
     for each in parse_options_of_several(Options(options)).sinks:
         known = {under_route(prefix, each.name) for prefix in own}
         asked = {**_without(each.options, "checkpointLocation"), "barrierInterval": interval}
@@ -193,14 +193,27 @@ def _check_sink(
         if isinstance(sink, KafkaSink) and sink.topic is not None:
             with closing(KafkaAdmin(sink.client)) as admin:
                 yield check_readers(admin, sink.topic)
-                if asked.tries:
-                    yield try_transaction(admin, prefix or NO_QUERY, sink.topic)
+        if asked.tries:
+            yield _try_transaction(sink, prefix)
     except TwoPhaseCommitError as error:
         yield failed(error)
     except Exception as error:  # noqa: BLE001 - any error of a user's own sink, or of a store's client
         yield problem("sink", f"{sink.name()} can't be examined: {type(error).__name__}: {plain(error)}", "")
     finally:
         sink.close()
+
+
+def _try_transaction(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None) -> Finding:
+    """Begin and end Kafka transactions without rows, if the sink writes such transactions."""
+    if not isinstance(sink, KafkaSink) or not sink.exactly_once:
+        return unknown("trial-transaction", f"{sink.name()} writes no Kafka transactions, so none was tried.")
+    if sink.topic is None or prefix is None:
+        way = "Set the options topic and transactionalIdPrefix."
+        return unknown(
+            "trial-transaction", "No transaction was tried: the topic or the transactional ids are not known.", way
+        )
+    with closing(KafkaAdmin(sink.client)) as admin:
+        return try_transaction(admin, prefix, sink.topic)
 
 
 def _check_source(options: Mapping[str, str]) -> Iterator[Finding]:

@@ -1,14 +1,18 @@
-"""A transaction without rows, which shows what brokers really do. Brokers that are not Apache Kafka's may differ."""
+"""Transactions without rows, which show what brokers really do. Brokers that are not Apache Kafka's may differ."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
-from connector.kafka.client.admin import KafkaAdmin
+from connector.doctor.finding import failed
+from connector.kafka.client.admin import Initialised, KafkaAdmin
 from connector.kafka.client.cluster_admin import CONCURRENT_TRANSACTIONS, MOVING, NONE
 from connector.kafka.client.errors import error_name
+from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.transactional_ids import trial_id
 from transactional.clock import Deadline
@@ -16,51 +20,74 @@ from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem
 
 TIMEOUT_MS: Final = 10_000
-"""The transaction's timeout, in milliseconds: the brokers abort it after that time if the command dies."""
+"""The transactions' timeout in milliseconds, or the brokers' longest if that is shorter. If the command dies, the brokers abort
+its transaction after that time."""
 
-SECONDS: Final = 15.0
-"""How long the transaction may take."""
+SECONDS, END_SECONDS = 30.0, 5.0
+"""How long everything may take; how long the abort of a failed transaction may take."""
+
+ENDED: Final = {False: ("CompleteAbort", "Empty"), True: ("CompleteCommit", "Empty")}
+"""The states of an aborted and of a committed transaction. Some brokers do not remember how a transaction ended."""
 
 
 def try_transaction(admin: KafkaAdmin, prefix: str, topic: str) -> Finding:
-    """Begin a transaction in the first partition of a topic, describe it, abort it, and see it as aborted.
+    """Abort a transaction without rows in the first partition of a topic, see that its producer is fenced, and commit another one.
 
-    It writes no row. It leaves an abort marker in the partition, and the transactional id ``<prefix>.doctor``, which the brokers
+    It writes no row. It leaves two markers in the partition, and the transactional id ``<prefix>.doctor``, which the brokers
     forget after a week.
     """
     name, place = trial_id(prefix), Partition(topic, 0)
     began = time.monotonic()
     admin.limit = Deadline(SECONDS)
     try:
-        trial = _Trial(admin, name, place)
-        trial.begin()
-        trial.expect("Ongoing")
-        trial.abort()
-        trial.expect("CompleteAbort")
+        _Trial(admin, name, place).run()
     except TwoPhaseCommitError as error:
-        return problem(
-            "trial-transaction",
-            f"A transaction of {name} without rows, in {place}, failed: {error.message}",
-            "Check whether these brokers support transactions as Apache Kafka does.",
-            error.condition,
-        )
+        sentence = f"A transaction of {name} without rows, in {place}, failed: {error}"
+        if error.condition != "KAFKA_REFUSED":
+            return replace(failed(error), check="trial-transaction", sentence=sentence)
+        remedy = "If no other `barrier doctor` ran at the same time, these brokers do not support transactions as Apache Kafka does."
+        return problem("trial-transaction", sentence, remedy, error.condition)
     finally:
         admin.limit = None
     took = (time.monotonic() - began) * 1000
-    return good("trial-transaction", f"{name} began and aborted a transaction without rows in {place}, in {took:.0f} ms")
+    return good(
+        "trial-transaction", f"{name} aborted and committed a transaction without rows in {place}, in {took:.0f} ms"
+    )
 
 
 class _Trial:
-    """The transaction."""
+    """The transactions."""
 
     def __init__(self, admin: KafkaAdmin, name: str, place: Partition) -> None:
         self._admin = admin
         self._name = name
         self._place = place
-        self._producer = admin.init_producer_id(name, TIMEOUT_MS)
+        self._timeout_ms = min(TIMEOUT_MS, admin.longest_timeout_ms() or TIMEOUT_MS)
 
-    def begin(self) -> None:
-        """Add the partition to the transaction."""
+    def run(self) -> None:
+        """Abort, fence and commit. Raises StoreError ``KAFKA_REFUSED`` if a broker does something else."""
+        first = self._transact(commit=False)
+        self._transact(commit=True)
+        if self._refusal(lambda: self._end_request(first, commit=True)) is None:
+            raise StoreError("KAFKA_REFUSED", reason=f"{self._name}: a producer that was replaced is not fenced")
+
+    def _transact(self, commit: bool) -> Initialised:
+        """Begin a transaction, look at it, and end it."""
+        producer = self._admin.init_producer_id(self._name, self._timeout_ms)
+        try:
+            self._add(producer)
+            self._expect(("Ongoing",))
+            PartitionAdmin(self._admin).open_transactions([self._place])
+        except BaseException:
+            self._admin.limit = Deadline(END_SECONDS)
+            with suppress(TwoPhaseCommitError):
+                self._end(producer, commit=False)
+            raise
+        self._end(producer, commit=commit)
+        self._expect(ENDED[commit])
+        return producer
+
+    def _add(self, producer: Initialised) -> None:
         from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
         topic, number = self._place
@@ -68,61 +95,75 @@ class _Trial:
             "AddPartitionsToTxn",
             lambda: AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=self._name,
-                v3_and_below_producer_id=self._producer.producer_id,
-                v3_and_below_producer_epoch=self._producer.producer_epoch,
+                v3_and_below_producer_id=producer.producer_id,
+                v3_and_below_producer_epoch=producer.producer_epoch,
                 v3_and_below_topics=[
                     AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[number])
                 ],
                 max_version=3,  # later versions are for brokers
             ),
-            lambda answer: int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code),
         )
 
-    def abort(self) -> None:
-        """Abort the transaction."""
+    def _end(self, producer: Initialised, commit: bool) -> None:
+        self._send("EndTxn", lambda: self._end_request(producer, commit))
+
+    def _end_request(self, producer: Initialised, commit: bool) -> Any:
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        self._send(
-            "EndTxn",
-            lambda: EndTxnRequest(
-                transactional_id=self._name,
-                producer_id=self._producer.producer_id,
-                producer_epoch=self._producer.producer_epoch,
-                committed=False,
-                version=self._admin.end_txn_version(),
-            ),
-            lambda answer: int(answer.error_code),
+        return EndTxnRequest(
+            transactional_id=self._name,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            committed=commit,
+            version=self._admin.end_txn_version(),
         )
 
-    def expect(self, state: str) -> None:
-        """Wait until the coordinator describes the transaction with this state, and while it is open with its partition."""
+    def _expect(self, states: Collection[str]) -> None:
+        """Wait until the coordinator describes the transaction with one of these states; while it is open, with its partition."""
 
         def attempt() -> bool | None:
             found = self._admin.describe([self._name]).get(self._name)
             if found is None or found.ending:
                 return None
-            if found.state != state or (state == "Ongoing" and self._place not in found.partitions):
+            if found.state not in states or (found.state == "Ongoing" and self._place not in found.partitions):
                 named = ", ".join(map(str, found.partitions)) or "no partition"
+                expected = " or ".join(states)
                 raise StoreError(
-                    "KAFKA_REFUSED", reason=f"{self._name} is {found.state} with {named}, not {state} with {self._place}"
+                    "KAFKA_REFUSED",
+                    reason=f"{self._name} is {found.state} with {named}, not {expected} with {self._place}",
                 )
             return True
 
-        self._admin.until(attempt, f"the state {state} of {self._name}")
+        self._admin.until(attempt, f"the state {' or '.join(states)} of {self._name}")
 
-    def _send(self, what: str, request: Callable[[], Any], code_of: Callable[[Any], int]) -> None:
-        def attempt() -> bool | None:
+    def _send(self, what: str, request: Callable[[], Any]) -> None:
+        """Send a request until it is obeyed. Raises StoreError ``KAFKA_REFUSED`` if it is refused."""
+        code = self._refusal(request)
+        if code is not None:
+            raise StoreError("KAFKA_REFUSED", reason=f"{what} of {self._name}: {error_name(code)}")
+
+    def _refusal(self, request: Callable[[], Any]) -> int | None:
+        """Send a request until it is answered. Return the error code of a refusal, or None if the request was obeyed."""
+
+        def attempt() -> int | None:
             node = self._admin.coordinators([self._name])[self._name]
             answer = self._admin.send_all([(node, request())])[0]
             if isinstance(answer, Exception):
                 self._admin.pass_over(answer)
-            elif (code := code_of(answer)) == NONE:
-                return True
-            elif code == CONCURRENT_TRANSACTIONS:
-                return None
-            elif code not in MOVING:
-                raise StoreError("KAFKA_REFUSED", reason=f"{what} of {self._name}: {error_name(code)}")
+            else:
+                code = _code_of(answer)
+                if code == CONCURRENT_TRANSACTIONS:
+                    return None
+                if code not in MOVING:
+                    return code
             self._admin.forget_coordinator(self._name)
             return None
 
-        self._admin.until(attempt, f"an answer to {what} of {self._name}")
+        code = self._admin.until(attempt, f"an answer about {self._name}")
+        return None if code == NONE else code
+
+
+def _code_of(answer: Any) -> int:
+    """Return the error code in an answer to EndTxn or AddPartitionsToTxn."""
+    topics = getattr(answer, "results_by_topic_v3_and_below", None)
+    return int(topics[0].results_by_partition[0].partition_error_code if topics else answer.error_code)

@@ -16,7 +16,9 @@ events = (
     .load()
 )
 query = (
-    events.selectExpr("IF(try_parse_json(CAST(value AS STRING)) IS NULL, 'shop-dead', 'shop-orders') AS topic", "key", "value")
+    events.selectExpr(
+        "IF(try_parse_json(CAST(value AS STRING)) IS NULL, 'shop-dead', 'shop-orders') AS topic", "key", "value"
+    )
     .writeStream.format("2pc-kafka")
     .option("kafka.bootstrap.servers", BROKERS)
     .option("checkpointLocation", f"{PLACE}/parse")

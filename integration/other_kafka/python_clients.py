@@ -47,7 +47,7 @@ def kafka_python(servers: str, topic: str, group: str, isolation: str | None) ->
         group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        consumer_timeout_ms=2000 * SECONDS,
+        consumer_timeout_ms=4000 * SECONDS,
         **chosen,
     )
     for message in consumer:
@@ -74,7 +74,9 @@ async def _aiokafka(servers: str, topic: str, group: str, chosen: dict[str, Any]
     )
     await consumer.start()
     try:
-        while found := await consumer.getmany(timeout_ms=1000 * SECONDS):
+        wait = 4000 * SECONDS
+        while found := await consumer.getmany(timeout_ms=wait):
+            wait = 1000 * SECONDS
             for messages in found.values():
                 for message in messages:
                     show(message.partition, message.offset, message.value)

@@ -8,6 +8,9 @@ from typing import Final
 from connector.kafka.client.connection import KafkaConnection
 from transactional.errors import StoreError
 
+NO_ID: Final = "00000000-0000-0000-0000-000000000000"
+"""The id of a topic from a broker that gives topics no ids."""
+
 
 @dataclass(frozen=True)
 class Needed:
@@ -21,18 +24,21 @@ class Needed:
 
 EXACTLY_ONCE: Final = (
     Needed("Produce", 0, 3, "to write rows in transactions"),
-    Needed("Fetch", 1, 4, "to see whether rows can be read"),
-    Needed("ListOffsets", 2, 2, "to see the last stable offset"),
+    Needed("Fetch", 1, 12, "to notice rows that a partition has lost"),
+    Needed("ListOffsets", 2, 4, "to notice that a partition's leader was replaced"),
     Needed("Metadata", 3, 10, "to notice that a topic was deleted and created again"),
     Needed("FindCoordinator", 10, 1, "to find the coordinators of transactions"),
+    Needed("ApiVersions", 18, 3, "to know which transaction protocol is in effect"),
     Needed("InitProducerId", 22, 0, "to fence older runs"),
     Needed("AddPartitionsToTxn", 24, 0, "to write rows in transactions"),
     Needed("EndTxn", 26, 0, "to commit and abort transactions"),
-    Needed("DescribeProducers", 61, 0, "to see how a transaction of a partition ended"),
+    Needed("DescribeConfigs", 32, 0, "to know the longest timeout of a transaction"),
+    Needed("DescribeProducers", 61, 0, "to see which transactions are open in a partition"),
     Needed("DescribeTransactions", 65, 0, "to see the state of a transaction"),
     Needed("ListTransactions", 66, 0, "to find the transactions of older runs"),
 )
-"""What an exactly-once sink needs. Kafka has all of it since release 3.0."""
+"""What an exactly-once sink needs. Kafka has all of it since release 3.0. With a lower version the sink would not notice some
+losses: the fields that show them are left out."""
 
 
 def check_protocol(connection: KafkaConnection, bootstrap_servers: str) -> None:
@@ -46,5 +52,12 @@ def check_protocol(connection: KafkaConnection, bootstrap_servers: str) -> None:
     supported = connection.supported_versions()
     missing = [each for each in EXACTLY_ONCE if supported.get(each.key, (0, -1))[1] < each.version]
     if missing:
-        named = ", ".join(f"{each.name} version {each.version} {each.purpose}" for each in missing)
+        named = ", ".join(f"{each.name} version {each.version} ({each.purpose})" for each in missing)
         raise StoreError("KAFKA_REFUSED", reason=f"the brokers at {bootstrap_servers} do not support {named}")
+
+
+def check_topic_id(topic: str, topic_id: str) -> None:
+    """Check that a topic has an id. Raises StoreError ``KAFKA_REFUSED``."""
+    if topic_id == NO_ID:
+        reason = f"the brokers give {topic} no id, so a topic that was deleted and created again could not be noticed"
+        raise StoreError("KAFKA_REFUSED", reason=reason)

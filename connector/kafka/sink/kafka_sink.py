@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.kept_admin import borrow_admin, give_back
-from connector.kafka.client.protocol import check_protocol
+from connector.kafka.client.protocol import check_protocol, check_topic_id
 from connector.kafka.client.release import check_release
 from connector.kafka.client.topics import Partition, lineage_namespace, short_id
 from connector.kafka.marks.barrier_topic import BarrierTopic
@@ -130,6 +130,11 @@ class KafkaSink(
         return self._settings.topic
 
     @property
+    def exactly_once(self) -> bool:
+        """Whether rows are written in transactions."""
+        return self._settings.exactly_once
+
+    @property
     def timeout_ms(self) -> int | None:
         """The transactions' timeout in milliseconds; None if the user has not set it."""
         return self._settings.timeout_ms
@@ -242,6 +247,7 @@ class KafkaSink(
             if self._settings.exactly_once:
                 # If a transaction's id was initialized again, only the topic itself shows how the transaction ended.
                 info.check_rights(topic, "READ")
+                check_topic_id(topic, info.topic_id)
             identity.update(topic=topic, topicId=info.topic_id)
         if self._settings.barrier_topic is not None:
             BarrierTopic.kept(client, self._settings.barrier_topic).ensure(admin)
