@@ -33,17 +33,18 @@ def doctor(
         bool,
         typer.Option(
             "--try-transaction",
-            help="Also abort and commit a transaction without rows in the output topic. This shows whether brokers that are not "
-            "Apache Kafka's support transactions.",
+            help="Also abort and commit a transaction without rows in the output topic. This shows whether brokers that are "
+            "not Apache Kafka's support transactions.",
         ),
     ] = False,
 ) -> None:
     """Before a first start, or when a start fails: check everything that a query needs.
 
-    Also run the command after you change rights or settings. The command checks brokers, topics, tables, databases, rights, the
-    checkpoint store and versions. It needs no Spark. Unless you pass --try-transaction, it changes nothing. Without LOCATION, the command checks the options that
-    you pass with --options-file or --option. These are the options of a source or sink of barrier-kafka, or the settings of a
-    Schema Registry. If the query would fail or lose a guarantee, the exit status is 1.
+    Also run the command after you change rights or settings. The command checks brokers, topics, tables, databases, rights,
+    the checkpoint store and versions. It needs no Spark. Unless you pass --try-transaction, it changes nothing. Without
+    LOCATION, the command checks the options that you pass with --options-file or --option. These are the options of a source
+    or sink of barrier-kafka, or the settings of a Schema Registry. If the query would fail or lose a guarantee, the exit
+    status is 1.
     """
     from connector.doctor.examine import examine_location, examine_options
 

@@ -31,7 +31,7 @@ ENDED: Final = {False: ("CompleteAbort", "Empty"), True: ("CompleteCommit", "Emp
 
 
 def try_transaction(admin: KafkaAdmin, prefix: str, topic: str) -> Finding:
-    """Abort a transaction without rows in the first partition of a topic, see that its producer is fenced, and commit another one.
+    """Abort a transaction without rows in the first partition of a topic, commit another one, and see that both behave.
 
     It writes no row. It leaves two markers in the partition, and the transactional id ``<prefix>.doctor``, which the brokers
     forget after a week.
@@ -45,7 +45,7 @@ def try_transaction(admin: KafkaAdmin, prefix: str, topic: str) -> Finding:
         sentence = f"A transaction of {name} without rows, in {place}, failed: {error}"
         if error.condition != "KAFKA_REFUSED":
             return replace(failed(error), check="trial-transaction", sentence=sentence)
-        remedy = "If no other `barrier doctor` ran at the same time, these brokers do not support transactions as Apache Kafka does."
+        remedy = "If no other `barrier doctor` ran at the same time, these brokers do not support transactions as Kafka does."
         return problem("trial-transaction", sentence, remedy, error.condition)
     finally:
         admin.limit = None
@@ -119,7 +119,7 @@ class _Trial:
         )
 
     def _expect(self, states: Collection[str]) -> None:
-        """Wait until the coordinator describes the transaction with one of these states; while it is open, with its partition."""
+        """Wait until the coordinator describes the transaction with one of these states, and with its partition if it is open."""
 
         def attempt() -> bool | None:
             found = self._admin.describe([self._name]).get(self._name)

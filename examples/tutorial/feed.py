@@ -5,7 +5,7 @@ Each order is paid, and shipped 30 seconds later. Every 25th order also has an e
 
 import json
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -22,7 +22,7 @@ for created in admin.create_topics([NewTopic(name, num_partitions=4) for name in
 producer = Producer({"bootstrap.servers": BROKERS, "enable.idempotence": True, "linger.ms": 20})
 broken = 0
 for number in range(first, first + count):
-    paid_at = datetime(2026, 1, 1) + timedelta(seconds=number)
+    paid_at = datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=number)
     for status, time in (("paid", paid_at), ("shipped", paid_at + timedelta(seconds=30))):
         order = {
             "id": number,
