@@ -103,7 +103,7 @@ REST = [
     ({"assign": '{"good": [7]}'}, "options", "problem"),
     ({"subscribe": "good", "startingOffsets": "newest"}, "options", "problem"),
     ({"topic": "good", "kafka__security__protocol": "SSL"}, "brokers", "problem"),
-    ({"topic": "good", "checkpointLocation": "hdfs://host/place"}, "store", "problem"),
+    ({"topic": "good", "checkpointLocation": "oss://bucket/place"}, "store", "problem"),
 ]
 """What is planted, the check that finds it, and the level; the rest in the matrix only."""
 

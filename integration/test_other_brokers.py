@@ -19,6 +19,7 @@ from integration.kfake import Kfake
 from integration.test_doctor import examined
 from integration.test_kafka_crashes import MakeQuery, make_query
 from tests.connector.cli_place import answer
+from transactional.errors import RetriableError
 
 __all__ = ["make_query"]
 
@@ -132,12 +133,13 @@ def test_a_death_anywhere_on_another_broker(kfake: Kfake, make_query: MakeQuery,
 
 
 @pytest.mark.matrix
-def test_another_broker_is_killed_while_a_checkpoint_is_decided(make_query: MakeQuery) -> None:
-    """Its coordinator and its partitions find prepared transactions on their disk."""
+def test_a_broker_that_forgets_prepared_transactions_stops_the_query(make_query: MakeQuery) -> None:
+    """Kfake does, if it is killed: it has neither the transactions nor markers that would show how they ended."""
     with Kfake() as broker:
         query = make_query(broker)
         query.die("decision.written")
         broker.kill()
         broker.start()
-        query.finish()
-        query.check_nothing_lost()
+        with pytest.raises(RetriableError, match="MARKERS_PENDING"):
+            query.run()
+        query.look()

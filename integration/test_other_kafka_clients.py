@@ -200,7 +200,7 @@ def lag_of(group: str, topic: Topic, level: IsolationLevel = COMMITTED_END) -> i
     latest = admin.list_offsets({each: OffsetSpec.latest() for each in places}, isolation_level=level)
     asked = [ConsumerGroupTopicPartitions(group, places)]
     committed = admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions or []
-    return sum(future.result(30).offset for future in latest.values()) - sum(each.offset for each in committed)
+    return int(sum(future.result(30).offset for future in latest.values()) - sum(each.offset for each in committed))
 
 
 @pytest.mark.matrix

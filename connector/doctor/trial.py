@@ -119,7 +119,7 @@ class _Trial:
         )
 
     def _expect(self, states: Collection[str]) -> None:
-        """Wait until the coordinator describes the transaction with one of these states, and with its partition if it is open."""
+        """Wait until the coordinator describes the transaction with one of these states; with its partition, if it is open."""
 
         def attempt() -> bool | None:
             found = self._admin.describe([self._name]).get(self._name)

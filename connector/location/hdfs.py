@@ -116,7 +116,7 @@ class HdfsFiles:
         with self._send("GET", name, "OPEN") as response:
             length = response.headers.get("Content-Length")
             if length is None and response.headers.get("Transfer-Encoding") != "chunked":
-                raise OSError(f"reading {self.shown(name)}: the answer does not tell the file's length")
+                raise OSError(f"reading {self.shown(name)}: the answer does not contain the file's length")
             got = 0
             try:
                 for chunk in response.iter_content(CHUNK):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from connector.location.files import CHUNK, LocationFiles
-from connector.location.object_store import told_error
+from connector.location.urls import told_error
 from transactional.errors import LocationError, OptionError
 from transactional.journal import JournalStore
 

@@ -13,9 +13,9 @@ from typing import Any
 SECONDS = 3
 
 
-def show(partition: int, offset: int, value: bytes) -> None:
+def show(partition: int | None, offset: int | None, value: bytes | None) -> None:
     """Print a row."""
-    print(partition, offset, value.decode(), sep="\t")
+    print(partition, offset, (value or b"").decode(), sep="\t")
 
 
 def confluent_kafka(servers: str, topic: str, group: str, isolation: str | None) -> None:

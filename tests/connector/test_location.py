@@ -123,7 +123,7 @@ def test_what_ends_too_early_is_not_a_whole_file_of_hdfs(monkeypatch: pytest.Mon
 def test_a_file_of_hdfs_is_read_from_a_gateway_that_sends_it_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As HttpFS does; the end of the last chunk shows that the file is whole."""
     assert read_answer(monkeypatch, b"whole", {"Transfer-Encoding": "chunked"}) == b"whole"
-    with pytest.raises(OSError, match="does not tell the file's length"):
+    with pytest.raises(OSError, match="does not contain the file's length"):
         read_answer(monkeypatch, b"half", {})
 
 

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.protocol import EXACTLY_ONCE
 from tests.simulation.auditor import KEYS
 from tests.simulation.kafka_answers import Answers, Box
 from tests.simulation.kafka_cluster import BROKERS, TOPIC, Broker, Cluster
@@ -143,6 +144,7 @@ class _Network:
         self._kafka = kafka
         self.cluster = self
         self.broker_version_data = self
+        self.api_versions = {each.key: (0, each.version) for each in EXACTLY_ONCE}
 
     def brokers(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(node_id=node) for node in range(BROKERS)]

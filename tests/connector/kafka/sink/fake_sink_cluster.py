@@ -11,6 +11,7 @@ import pytest
 
 from connector.kafka.client.admin import Description, Initialised
 from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.protocol import EXACTLY_ONCE
 from connector.kafka.client.topics import Partition, TopicInfo
 from tests.connector.kafka.sink.fake_producer import FakeProducer
 from transactional.testing import FakeClock
@@ -41,6 +42,7 @@ class FakeCluster:
         self.then: dict[int, Any] = {}  # What changes in all states after so many calls of `describe`.
         self.limit: Any = None
         self.clock = FakeClock()
+        self.versions = {each.key: (0, each.version) for each in EXACTLY_ONCE}
 
     @staticmethod
     def topic(name: str, operations: Iterable[int] | None = None) -> TopicInfo:
@@ -66,6 +68,9 @@ class FakeCluster:
 
     def cluster_id(self) -> str:
         return "cluster"
+
+    def supported_versions(self) -> dict[int, tuple[int, int]]:
+        return self.versions
 
     def end_txn_version(self) -> int:
         return 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connector.kafka.client.protocol import EXACTLY_ONCE
 from connector.kafka.client.topics import short_id
 from connector.kafka.sink.kafka_sink import KafkaSink, KafkaTransaction
 from connector.kafka.sink.transaction import ABANDONED_AT_MOST, FRESH_SECONDS
@@ -352,6 +354,25 @@ def test_a_topic_that_is_not_there_and_a_timeout_that_is_too_long_are_refused(cl
     sink(**{"kafka.transaction.timeout.ms": "900001"}).identify()
     with pytest.raises(OptionError, match=r"UNKNOWN_TOPIC.*topic other"):
         sink(topic="other").identify()
+
+
+def test_brokers_that_lack_a_request_or_the_ids_of_topics_are_refused_and_named(cluster: FakeCluster) -> None:
+    for each in EXACTLY_ONCE:
+        complete = dict(cluster.versions)
+        cluster.versions[each.key] = (0, each.version - 1)
+        with pytest.raises(
+            StoreError, match=rf"KAFKA_REFUSED.*do not support {each.name} version {each.version} \(to "
+        ):
+            sink().identify()
+        cluster.versions = complete
+    cluster.versions.clear()
+    sink(deliveryGuarantee="at-least-once").identify()
+    with pytest.raises(StoreError, match=r"KAFKA_REFUSED.*Produce version 3 .*, Fetch version 12 .*, ListTransactions"):
+        sink().identify()
+    cluster.versions = complete
+    cluster.topic_infos["out"] = replace(cluster.topic_infos["out"], topic_id=str(uuid.UUID(int=0)))
+    with pytest.raises(StoreError, match=r"KAFKA_REFUSED.*give out no id"):
+        sink().identify()
 
 
 def test_a_run_takes_the_prefix_keeps_it_and_sees_that_another_took_it(cluster: FakeCluster) -> None:
