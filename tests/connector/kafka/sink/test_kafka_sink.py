@@ -365,7 +365,7 @@ def test_brokers_that_lack_a_request_or_the_ids_of_topics_are_refused_and_named(
         ):
             sink().identify()
         cluster.versions = complete
-    cluster.versions.clear()
+    cluster.versions = {}
     sink(deliveryGuarantee="at-least-once").identify()
     with pytest.raises(StoreError, match=r"KAFKA_REFUSED.*Produce version 3 .*, Fetch version 12 .*, ListTransactions"):
         sink().identify()
