@@ -35,7 +35,8 @@ def shown_by(page: Path) -> list[tuple[str, str]]:
 def fits(shown: str, printed: str) -> bool:
     """Whether a text was printed; ``...`` stands for anything."""
     pattern = ".*".join(map(re.escape, shown.strip().split("...")))
-    return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
+    lines = "\n".join(line.rstrip() for line in printed.strip().splitlines())
+    return re.fullmatch(pattern, lines, re.DOTALL) is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
