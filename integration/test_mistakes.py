@@ -152,7 +152,7 @@ def test_start_raises_every_mistake_and_the_sentence_is_the_last_of_few_lines(
         assert location is None or not Path(location).exists(), told
     assert not found["none"].start_raised, told
     assert (tmp_path / "right" / "commits" / "0").exists(), told
-    listed = re.findall(r"^\| (`[A-Z_]+`.*?) \|", (ROOT / "docs" / "mistakes.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| (`[A-Z_]+`.*?) \|", (ROOT / "docs" / "doctor.md").read_text(), re.MULTILINE)
     assert set(re.findall(r"[A-Z_]{3,}", " ".join(listed))) == {condition for _, condition in mistakes}
 
 
@@ -188,4 +188,4 @@ def test_a_session_that_has_lost_the_formats_finds_them_when_it_is_supervised(tm
     assert lost in again
     for found in (supervised, afterwards):
         assert "[MISSING_OPTION] barrier-kafka" in found
-    assert lost in (ROOT / "docs" / "mistakes.md").read_text()
+    assert lost in (ROOT / "docs" / "doctor.md").read_text()

@@ -1,6 +1,6 @@
 """Other Kafka clients read a topic: which setting hides rows of aborted and open transactions, and what lag they show.
 
-docs/other-clients.md has the table.
+docs/read.md has the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from integration.go_programs import FOLDER, go_program
 from integration.jars import KAFKA_VERSION, java_executable, kept_folder, pip_install, resolve_kafka
 from integration.other_spark import ROOT
 
-PAGE = ROOT / "docs" / "other-clients.md"
+PAGE = ROOT / "docs" / "read.md"
 PYTHON = ("kafka-python==3.0.12", "aiokafka==0.14.0")
 PARTITIONS = 2
 TRAILING = 5

@@ -31,7 +31,7 @@ class Grant(NamedTuple):
 
 def documented(section: str) -> list[Grant]:
     """The rights of one database."""
-    text = (ROOT / "docs" / "rights.md").read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "rights.md").read_text().partition(f"### {section}\n")[2].partition("\n### ")[0]
     return [Grant(*row) for row in re.findall(r"^\| ([^|]+) \| ([A-Z]+) \| ([^|]+) \|", text, re.MULTILINE)]
 
 

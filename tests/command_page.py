@@ -21,9 +21,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 
 HEAD = """<!-- written by python -m tests.command_page -->
 
-# What does each command take?
+# Commands
 
-The program `barrier` is installed with the package. Which command when: [runbook.md](runbook.md). With `--help` a command
+The program `barrier` is installed with the package. Which command when: [On call](runbook.md). With `--help` a command
 prints its section.
 
 {status}

@@ -1,33 +1,21 @@
-"""Two pages: the attempts to break exactly-once, and the tests of each claim; ``python -m tests.proof_page`` writes both.
+"""The attempts to break exactly-once, and the tests of each claim: ``python -m tests.proof_page`` writes ``docs/proof.md``.
 
-``docs/proof.md`` is ``tests/proof_page.md`` with tables of the results in ``docs/proof/``; ``docs/claims.md`` is made of
-``tests/claims.json``.
+The page is ``tests/proof_page.md`` with tables of the results in ``docs/proof/`` and of the claims in ``tests/claims.json``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.proof_tables import TABLES
 
-__all__ = ["PAGES", "claims"]
+__all__ = ["PAGE", "claims", "proof_page"]
 
 CLAIMS = Path(__file__).parent / "claims.json"
 TEMPLATE = Path(__file__).with_name("proof_page.md")
-DOCS = Path(__file__).parent.parent / "docs"
-
-CLAIMS_HEAD = """\
-# Which test proves what
-
-<!-- Written by python -m tests.proof_page, from tests/claims.json. -->
-
-The claims of each page, with the tests that would fail if a claim were wrong. The table names a single test by its name
-(`grep -rn NAME tests integration`), and a whole file by its path. `make test` runs all tests except those that are marked
-`matrix` and not `quick`. `make matrix` runs all tests that are marked `matrix`. Further attempts to break exactly-once:
-[proof.md](proof.md).
-"""
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "proof.md"
 
 
 def claims() -> dict[str, dict[str, list[str]]]:
@@ -36,24 +24,18 @@ def claims() -> dict[str, dict[str, list[str]]]:
     return pages
 
 
-def claims_page() -> str:
-    """Return the page of claims."""
-    return "\n".join([CLAIMS_HEAD, *(_section(page, rows) for page, rows in claims().items())])
-
-
 def proof_page() -> str:
-    """Return the page of attempts."""
-    return TEMPLATE.read_text(encoding="utf-8").format_map({name: "\n".join(lines()) for name, lines in TABLES.items()})
+    """Return the page."""
+    tables = {name: "\n".join(lines()) for name, lines in TABLES.items()}
+    sections = "\n".join(_section(page, rows) for page, rows in claims().items())
+    return TEMPLATE.read_text(encoding="utf-8").format_map(tables | {"claims": sections})
 
 
 def _section(page: str, rows: dict[str, list[str]]) -> str:
-    name = Path(page).name
+    title = (ROOT / page).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     lines = [f"| {claim} | {', '.join(f'`{test}`' for test in tests)} |" for claim, tests in rows.items()]
-    return "\n".join([f"## [{name}]({name})\n", "| claim | tests |", "|---|---|", *lines, ""])
+    return "\n".join([f"### [{title}]({Path(page).name})\n", "| claim | tests |", "|---|---|", *lines, ""])
 
-
-PAGES: Mapping[Path, Callable[[], str]] = {DOCS / "proof.md": proof_page, DOCS / "claims.md": claims_page}
 
 if __name__ == "__main__":
-    for path, text in PAGES.items():
-        path.write_text(text(), encoding="utf-8")
+    PAGE.write_text(proof_page(), encoding="utf-8")

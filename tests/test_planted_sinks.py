@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted_sinks import BUGS
-from tests.test_write_a_sink import blocks, suite
+from tests.test_write_a_sink import SINK, suite
 from transactional.errors import TransactionLostError
 
 
@@ -17,8 +17,7 @@ from transactional.errors import TransactionLostError
 def test_the_kit_finds_a_planted_bug(bug: str, tmp_path: Path) -> None:
     """The test that finds it is the same that the correct sink passes, in tests/test_write_a_sink.py."""
     module = "planted_" + re.sub(r"\W+", "_", bug)
-    planted = BUGS[bug].planted(blocks("write-a-sink.md")[0])
-    found = suite("write-a-sink.md", module, planted)
+    found = suite(BUGS[bug].planted(SINK), module)
     found.seconds = 0.2
     test = getattr(found(), BUGS[bug].found_by)
     cell = {"damage": "gone", "moment": "run begins"} if "damage" in inspect.signature(test).parameters else {}

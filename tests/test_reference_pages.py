@@ -24,7 +24,7 @@ def test_the_page_of_a_sink_s_methods_is_that_of_their_docstrings() -> None:
 
 
 def test_the_page_of_the_journal_has_every_kind_and_every_field() -> None:
-    page = (ROOT / "docs" / "journal.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
     rows = dict(
         re.findall(r"^\| `([a-z ]+)` \| [^|]*\| ([^\n]*) \|$", page.partition("## Kinds of entry")[2], re.MULTILINE)
     )
@@ -40,7 +40,7 @@ def test_the_page_of_the_journal_has_every_kind_and_every_field() -> None:
 
 
 def test_the_page_of_versions_names_those_that_the_doctor_accepts() -> None:
-    page = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| (\w+) \| ([^|]*) \|", page, re.MULTILINE))
     assert rows["Python"].startswith(".".join(map(str, PYTHON)))
     assert rows["Java"] == ", ".join(map(str, JAVA))

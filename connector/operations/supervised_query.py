@@ -57,7 +57,7 @@ def supervise(
     start : Callable[[], StreamingQuery]
         Builds the query and starts it. Called for every start and restart.
     strategy : RestartStrategy, optional
-        By default, it is read from environment variables (see docs/supervise.md).
+        By default, it is read from environment variables (see docs/run.md).
     location : str, optional
         The query's checkpoint location. By default, Spark is asked for it after the first start.
     options : Mapping[str, str], optional

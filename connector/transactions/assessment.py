@@ -183,7 +183,7 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         Verdict.HANGING,
         reason,
         "It does not end by itself. Only the program that wrote it knows which marker is right, because a producer may have "
-        "written several transactions with this epoch. See docs/markers.md, Markers that a broker leaves out.",
+        "written several transactions with this epoch. See docs/transactions.md, Markers that a broker leaves out.",
     )
 
 

@@ -59,7 +59,7 @@ def test_rules_and_dashboard_name_metrics_that_there_are(name: str) -> None:
 
 
 def test_the_page_on_metrics_has_all_with_their_labels() -> None:
-    page = (DOCS / "metrics.md").read_text()
+    page = (DOCS / "monitor.md").read_text()
     rows = {
         found[1]: (found[2], found[3])
         for found in re.finditer(r"^\| `(barrier_\w+)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)

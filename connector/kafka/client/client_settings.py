@@ -272,7 +272,7 @@ def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
 
 
 def as_markdown() -> str:
-    """Return the table for `docs/client-settings.md`."""
+    """Return the table for `docs/security.md`."""
     lines = ["| `kafka.` | becomes |", "|---|---|"]
     for key, rule in JAVA_SETTINGS.items():
         match rule:
