@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -445,6 +445,21 @@ def _knows_user(server: str, name: str) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[Callable[[], None]]:
+    """End the block, without an error, at Ctrl-C or SIGTERM. The function that it gives waits for that."""
+    # Both by hand: a shell starts its background jobs with SIGINT ignored.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
+
+    def wait() -> None:
+        while True:
+            signal.pause()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        yield wait
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a cluster until Ctrl-C or SIGTERM; print its address."""
     parser = argparse.ArgumentParser(prog="python -m integration.broker", description="Run a Kafka broker for tests.")
@@ -463,17 +478,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if probe.connect_ex((HOST, chosen.port)) == 0:
                 parser.error(f"something listens on port {chosen.port} already")
     properties = dict(entry.split("=", 1) for entry in chosen.properties)
-    # Both by hand: a shell starts its background jobs with SIGINT ignored.
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.default_int_handler)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Cluster(chosen.nodes, properties, chosen.data, port=chosen.port) as cluster,
-    ):
+    with until_interrupted() as wait, Cluster(chosen.nodes, properties, chosen.data, port=chosen.port) as cluster:
         print(cluster.bootstrap_servers, flush=True)
         print(f"Kafka {KAFKA_VERSION}, data in {cluster.data}. Ctrl-C ends it.", file=sys.stderr, flush=True)
-        while True:
-            signal.pause()
+        wait()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from integration.jars import cache_folder, exclusive
+from integration.jars import cache_folder, kept_folder
 
 __all__ = ["UNPACK_SECONDS", "UnpackedPackage", "is_debian", "unpacked"]
 
@@ -51,28 +52,22 @@ def unpacked(package: str) -> UnpackedPackage:
     subprocess.CalledProcessError
         apt can't reach its archives, or knows no such package.
     """
-    root = cache_folder() / f"debian-{package}"
-    with exclusive(root.name):
-        if not root.is_dir():
-            _fetch(package, root)
-    return UnpackedPackage(root)
+    return UnpackedPackage(kept_folder(f"debian-{package}", lambda root: _fetch(package, root)))
 
 
 def _fetch(package: str, root: Path) -> None:
-    work = root.with_name(f"{root.name}.unfinished")
-    shutil.rmtree(work, ignore_errors=True)
-    for folder in ("lists/partial", "archives/partial", "root"):
-        (work / folder).mkdir(parents=True)
-    apt = [
-        *("apt-get", "--quiet", "--yes", "--no-install-recommends", "-o", f"Dir::State::lists={work}/lists"),
-        *("-o", f"Dir::Cache={work}", "-o", "Debug::NoLocking=true", "-o", "APT::Sandbox::User="),
-    ]
-    for words in (["update"], ["install", "--download-only", "--reinstall", package]):
-        subprocess.run([*apt, *words], check=True, capture_output=True, timeout=UNPACK_SECONDS, env=_plain(os.environ))
-    for archive in sorted((work / "archives").glob("*.deb")):
-        subprocess.run(["dpkg-deb", "--extract", str(archive), str(work / "root")], check=True, timeout=UNPACK_SECONDS)
-    (work / "root").rename(root)
-    shutil.rmtree(work)
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".apt-") as work:
+        for folder in ("lists/partial", "archives/partial"):
+            (Path(work) / folder).mkdir(parents=True)
+        apt = [
+            *("apt-get", "--quiet", "--yes", "--no-install-recommends", "-o", f"Dir::State::lists={work}/lists"),
+            *("-o", f"Dir::Cache={work}", "-o", "Debug::NoLocking=true", "-o", "APT::Sandbox::User="),
+        ]
+        plain = _plain(os.environ)
+        for words in (["update"], ["install", "--download-only", "--reinstall", package]):
+            subprocess.run([*apt, *words], check=True, capture_output=True, timeout=UNPACK_SECONDS, env=plain)
+        for archive in sorted((Path(work) / "archives").glob("*.deb")):
+            subprocess.run(["dpkg-deb", "--extract", str(archive), str(root)], check=True, timeout=UNPACK_SECONDS)
 
 
 def _plain(environment: Mapping[str, str]) -> dict[str, str]:

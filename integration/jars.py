@@ -144,6 +144,7 @@ def kept_folder(name: str, fill: Callable[[Path], object]) -> Path:
         if not folder.is_dir():
             filled = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
             try:
+                filled.chmod(0o755)  # other users run programs that are in it
                 fill(filled)
                 filled.rename(folder)
             finally:
@@ -257,29 +258,24 @@ def resolve_s3a() -> list[Path]:
 
 
 def resolve(jars: Jars) -> Path:
-    """Return the folder with these jars. Of several processes that ask at once one resolves, the others wait for it."""
-    wanted = cache_folder() / jars.name
-    if wanted.is_dir():
-        return wanted
+    """Return the folder with these jars. One process at a time resolves; two Ivy processes disturb each other."""
+    folder = cache_folder() / jars.name
+    if folder.is_dir():
+        return folder
+    attempts = Retrying(
+        retry=retry_if_exception_type(JarResolutionError),
+        stop=stop_after_attempt(RESOLVE_ATTEMPTS),
+        wait=wait_fixed(1),
+        reraise=True,
+    )
     with exclusive("resolve"):
-        if wanted.is_dir():
-            return wanted
-        attempts = Retrying(
-            retry=retry_if_exception_type(JarResolutionError),
-            stop=stop_after_attempt(RESOLVE_ATTEMPTS),
-            wait=wait_fixed(1),
-            reraise=True,
-        )
-        return attempts(_retrieve, jars, wanted)
+        return kept_folder(jars.name, lambda libs: attempts(_retrieve, jars, libs))
 
 
-def _retrieve(jars: Jars, wanted: Path) -> Path:
-    # The temporary folder is on the cache's own file system, or the rename would not be atomic. Ivy's cache is in it
-    # too: two Ivy processes that share ~/.ivy2 disturb each other.
+def _retrieve(jars: Jars, libs: Path) -> None:
     with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".resolving-") as scratch:
         module = Path(scratch) / "ivy.xml"
         module.write_text(jars.module())
-        libs = Path(scratch) / "libs"
         # fmt: off
         command = [
             java_executable(), "-jar", str(_ivy_jar()), "-ivy", str(module), "-confs", "default",
@@ -300,8 +296,6 @@ def _retrieve(jars: Jars, wanted: Path) -> Path:
             raise JarResolutionError(
                 f"Ivy could not resolve {jars.name} (exit code {ivy.returncode}, missing: {missing}):\n{tail}"
             )
-        libs.rename(wanted)
-    return wanted
 
 
 def _ivy_jar() -> Path:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,18 @@ class OtherSpark:
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:
-    """Kill a process and all that it has started, as by ``kill -9``."""
-    if process.poll() is None:
+    """Kill the leader of a process group and all that it has started, as by ``kill -9``. It may have ended already."""
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def output_of(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+    """Wait for the end of the leader of a process group, and kill the rest. Return what it wrote to its two pipes."""
+    try:
+        return process.communicate(timeout=seconds)
+    finally:
+        kill_group(process)
 
 
 def fetch(version: str) -> OtherSpark:

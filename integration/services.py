@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import signal
 import sys
 
-from integration.broker import Cluster
+from integration.broker import Cluster, until_interrupted
 from integration.postgresql import PASSWORD, USER, PostgresqlServer
+
+__all__ = ["variables"]
+
+
+def variables(cluster: Cluster, server: PostgresqlServer) -> dict[str, str]:
+    """Return the environment variables from which the tutorial's programs take the addresses and the password."""
+    return {
+        "BROKERS": cluster.bootstrap_servers,
+        "DATABASE": server.address.replace("//", f"//{USER}@"),
+        "PGPASSWORD": PASSWORD,
+    }
 
 
 def main() -> None:
     """Start both; print the line that names them to programs."""
-    # A shell starts its background jobs with SIGINT ignored.
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), Cluster() as cluster, PostgresqlServer() as server:
-        address = server.address.replace("//", f"//{USER}@")
-        line = f"BROKERS={cluster.bootstrap_servers} DATABASE={address} PGPASSWORD={shlex.quote(PASSWORD)}"
-        print(f"export {line}", flush=True)
+    with until_interrupted() as wait, Cluster() as cluster, PostgresqlServer() as server:
+        words = [f"{name}={shlex.quote(value)}" for name, value in variables(cluster, server).items()]
+        print(f"export {' '.join(words)}", flush=True)
         print("Run this line in the other terminal. Ctrl-C ends both servers and deletes their data.", file=sys.stderr)
-        while True:
-            signal.pause()
+        wait()
 
 
 if __name__ == "__main__":

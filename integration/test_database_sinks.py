@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping
@@ -15,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.cli import main
 from integration.driver_process import wait_until
 from integration.sql_bench import SCHEMA, Bench, options_of, server_of, sink_of
 from integration.sql_output import DatabaseServer
+from tests.connector.cli_place import answer, option_words
 from transactional.errors import (
     FencedError,
     LocationError,
@@ -424,8 +423,7 @@ def test_a_wrong_password_is_named_and_not_shown(database: DatabaseServer, table
 def test_the_doctor_knows_the_database_by_its_address(
     capsys: pytest.CaptureFixture[str], database: DatabaseServer, table: str
 ) -> None:
-    words = [f"{name}={value}" for name, value in options_of(database, table).items()]
-    main(["doctor", *(word for each in words for word in ("--option", each)), "--json"])
-    findings = json.loads(capsys.readouterr().out)["findings"]
+    _, document, _ = answer(capsys, "doctor", *option_words(options_of(database, table)))
+    findings = document["findings"]
     version = {"2pc-mysql": "MariaDB", "2pc-postgresql": "PostgreSQL"}[database.FORMAT]
     assert any(version in each["sentence"] for each in findings if each["check"] == "database"), findings

@@ -18,7 +18,7 @@ from integration.object_store import BUCKET
 from integration.schema_registry import RegistryServer
 from integration.test_kafka_crashes import MakeQuery, make_query
 from integration.test_missing_rights import WRITES, Users, guarded, users
-from tests.connector.cli_place import answer
+from tests.connector.cli_place import answer, option_words
 
 __all__ = ["guarded", "make_query", "users"]
 
@@ -48,7 +48,7 @@ def three() -> Iterator[Cluster]:
 
 def examined(capsys: pytest.CaptureFixture[str], *words: str, **options: str) -> tuple[int, dict[str, list[Any]]]:
     """The doctor's exit status, and its findings that are not good, by their checks."""
-    given = [word for key, value in options.items() for word in ("--option", f"{key.replace('__', '.')}={value}")]
+    given = option_words({key.replace("__", "."): value for key, value in options.items()})
     status, document, _ = answer(capsys, "doctor", *words, *given)
     found: dict[str, list[Any]] = {}
     for each in document["findings"]:

@@ -21,7 +21,7 @@ from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.jars import resolve_delta
 from integration.mariadb import MariadbServer, mariadb_or_skip
-from integration.other_spark import ROOT
+from integration.other_spark import ROOT, kill_group, output_of
 from integration.postgresql import PostgresqlServer
 
 EXAMPLES = ROOT / "examples"
@@ -61,11 +61,7 @@ class Reader:
     def run(self, example: str, *arguments: str, jars: str = "") -> str:
         """Run an example to its end; return what it prints."""
         process = self.start(example, *arguments, jars=jars)
-        try:
-            out, err = process.communicate(timeout=SECONDS)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+        out, err = output_of(process, SECONDS)
         assert process.returncode == 0, err[-3000:]
         return out
 
@@ -274,4 +270,4 @@ class TestMatrix:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process)

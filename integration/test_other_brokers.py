@@ -18,7 +18,7 @@ from integration.engine_query import POINTS
 from integration.kfake import Kfake
 from integration.test_doctor import examined
 from integration.test_kafka_crashes import MakeQuery, make_query
-from tests.connector.cli_place import answer
+from tests.connector.cli_place import answer, option_words
 from transactional.errors import RetriableError
 
 __all__ = ["make_query"]
@@ -33,7 +33,7 @@ def kfake() -> Iterator[Kfake]:
 def options_of(broker: Cluster | Kfake, topic: str) -> list[str]:
     """Of a sink, as words of a command."""
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "transactionalIdPrefix": "trial"}
-    return [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
+    return option_words(options)
 
 
 def tried(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_a_trial_that_was_not_made_is_reported(
     if "good" not in topics:
         kafka.create_topic("good")
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, **options}
-    found = tried(capsys, *(word for key, value in options.items() for word in ("--option", f"{key}={value}")))
+    found = tried(capsys, *option_words(options))
     assert found["level"] == "unknown"
 
 

@@ -28,7 +28,7 @@ from integration.engine_query import KafkaQuery
 from integration.test_kafka_crashes import MakeQuery, make_query
 from integration.test_kafka_markers import Hanging, admin, lenient, prepare, while_paused
 from integration.test_missing_rights import Users, guarded, users
-from tests.connector.cli_place import answer, dead_process
+from tests.connector.cli_place import answer, dead_process, option_words
 from transactional.entry import EntryKind
 from transactional.faults import InjectedFault
 
@@ -300,7 +300,7 @@ def test_who_may_not_see_an_id_is_not_told_that_it_hangs(
     program.produce("rights-out", b"1")
     assert program.flush(30) == 0
     options = users.with_rights({("topic", "rights-out", "read")})
-    given = [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
+    given = option_words(options)
     servers = ("--bootstrap-server", options["kafka.bootstrap.servers"])
     status, document, _ = answer(capsys, "transactions", "explain", "rights-out", *servers, *given)
     (found,) = document["transactions"]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from integration.broker import Cluster
-from integration.other_spark import ROOT
-from integration.postgresql import PASSWORD, USER, PostgresqlServer
+from integration.other_spark import ROOT, output_of
+from integration.postgresql import PostgresqlServer
+from integration.services import variables
 
 PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
 PLACE = "/tmp/barrier/tutorial"
@@ -52,9 +51,7 @@ def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
     with Cluster() as cluster, PostgresqlServer() as server:
         environment = {
             **os.environ,
-            "BROKERS": cluster.bootstrap_servers,
-            "DATABASE": server.address.replace("//", f"//{USER}@"),
-            "PGPASSWORD": PASSWORD,
+            **variables(cluster, server),
             "PLACE": str(tmp_path),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_PYTHON": sys.executable,
@@ -81,9 +78,5 @@ def run(commands: str, environment: dict[str, str]) -> tuple[str, str]:
         cwd=ROOT,
         start_new_session=True,
     )
-    try:
-        printed, reported = shell.communicate(timeout=SECONDS)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGKILL)
+    printed, reported = output_of(shell, SECONDS)
     return printed, "" if shell.returncode == 0 else f"exit {shell.returncode}: {reported[-3000:]}"

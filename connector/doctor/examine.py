@@ -50,7 +50,7 @@ class _Asked:
     """How a sink is checked."""
 
     interval_ms: int  # The source's barrierInterval in milliseconds; 0 if it is not known.
-    tries: bool  # Whether to begin and abort a Kafka transaction without rows.
+    tries: bool  # Whether to try Kafka transactions without rows.
 
 
 def examine_location(
@@ -58,7 +58,7 @@ def examine_location(
 ) -> Iterator[Finding]:
     """Check a location's store, the sink that its journal has recorded, and the software on this machine.
 
-    With `tries`, also begin and abort a Kafka transaction without rows.
+    With `tries`, also abort a Kafka transaction without rows, and commit another one.
     """
     yield from check_versions()
     yield from check_store(location)
@@ -108,7 +108,7 @@ def _check_target(journal: Journal, sink: TwoPhaseCommitSink[Any, Any], query_id
 def examine_options(options: Mapping[str, str], *, tries: bool = False) -> Iterator[Finding]:
     """Check the software on this machine, and options that a program would pass to readStream or writeStream.
 
-    With `tries`, also begin and abort a Kafka transaction without rows.
+    With `tries`, also abort a Kafka transaction without rows, and commit another one.
     """
     given = Options(options)
     kind = given.get("format") or format_of(given) or (REGISTRY if "url" in given else "2pc-kafka")

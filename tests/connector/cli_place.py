@@ -31,7 +31,16 @@ from transactional.entry import EntryKind
 from transactional.ledger import Ledger
 from transactional.sink import Options, TransactionContext
 
-__all__ = ["CliPlace", "RestorableSink", "another_user", "answer", "dead_process", "shared_folder", "two_users"]
+__all__ = [
+    "CliPlace",
+    "RestorableSink",
+    "another_user",
+    "answer",
+    "dead_process",
+    "option_words",
+    "shared_folder",
+    "two_users",
+]
 
 SCHEMA = StructType([StructField("value", LongType())])
 
@@ -151,6 +160,11 @@ def answer(capsys: Any, *arguments: str) -> tuple[int, dict[str, Any], str]:
     status = main([*arguments, "--output", "json"])
     said = capsys.readouterr()
     return status, json.loads(said.out), said.err
+
+
+def option_words(options: Mapping[str, str]) -> list[str]:
+    """Return options as words of a command."""
+    return [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
 
 
 two_users = pytest.mark.skipif(os.geteuid() != 0, reason="it takes two users")
