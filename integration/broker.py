@@ -226,6 +226,23 @@ class Cluster:
         self.stop()
         self.start()
 
+    def upgrade(self, node: int, version: str) -> None:
+        """Stop one node cleanly, and start it with another version of Kafka, as in a rolling upgrade."""
+        self._version = version
+        self.stop(node)
+        self.start(node)
+
+    def raise_features(self, *names: str) -> None:
+        """Raise features to the highest level that the nodes support, as an operator does after an upgrade."""
+        from kafka import KafkaAdminClient
+
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))) as admin:
+            for name in names:
+                highest = admin.describe_features()[name]["supported"][1]
+                answer = admin.update_features({name: highest})[name]
+                if answer != "OK":
+                    raise BrokerError(f"{name} {highest}: {answer}")
+
     def close(self) -> None:
         """Stop everything, give the ports back and remove the data, unless its folder was given."""
         if self._keeps_data:

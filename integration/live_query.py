@@ -57,6 +57,10 @@ class LiveQuery:
         self._query = start(self._session, replace(self.job, **changed))
         return self
 
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until a condition holds, while the query runs."""
+        wait_until(condition, what, alive=self._why_dead)
+
     def wait_committed(self, batch: int, deadline: float = DEADLINE) -> None:
         """Wait until Spark has committed the micro-batch."""
         wait_until(lambda: self.place.committed() >= batch, f"commits/{batch}", deadline, self._why_dead)

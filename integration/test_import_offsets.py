@@ -29,6 +29,13 @@ def old_rows(spark: SparkSession, kafka: Cluster, topic: str, **more: str) -> Da
     return spark.readStream.format("kafka").options(**options).load()
 
 
+def program_of(word: str) -> str:
+    """The program of the page that has this word."""
+    page = (ROOT / "docs" / "migrate.md").read_text()
+    [program] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if word in block]
+    return str(program)
+
+
 def go_on(spark: SparkSession, kafka: Cluster, topic: str, output: str, location: Path) -> None:
     """The same job with our formats, until everything is read."""
     servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
@@ -98,6 +105,10 @@ def test_a_micro_batch_that_the_old_query_left_half_written_is_read_again_and_na
 
     found = import_offsets(old, new, capsys)
     assert (found["batch"], found["uncommitted"]) == (0, 1)
+    program = program_of("intersectAll").replace("orders-upper", output).replace('"orders"', f'"{topic_name}"')
+    program = program.replace("localhost:9092", kafka.bootstrap_servers).replace("OLD_LOCATION", str(old))
+    exec(program.replace("uncommitted = 42", "uncommitted = 1"), {"spark": spark})
+    assert capsys.readouterr().out == "5 of 10 rows are in the topic\n"
     assert any("Micro-batch 1 was started but not committed" in line for line in found["consequences"])
     go_on(spark, kafka, topic_name, output, new)
     assert final_rows(TopicOutput(kafka.bootstrap_servers, output, "")) == Counter([*range(20), *range(10, 15)])
@@ -177,8 +188,7 @@ def test_a_query_continues_where_a_consumer_group_stopped(
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()
-    page = (ROOT / "docs" / "migrate.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    program = program_of("list_consumer_group_offsets")
     exec(program.replace("localhost:9092", kafka.bootstrap_servers).replace("flink-orders", topic_name), {})
     servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     given = {"subscribe": topic_name, "startingOffsets": capsys.readouterr().out.strip()}

@@ -39,10 +39,12 @@ def produce_keyed(kafka: Cluster, topic: str, values: Iterable[int]) -> None:
     assert producer.flush(30) == 0
 
 
-def topic_to_topic(kafka: Cluster, name: str, partitions: int = 2, **source: str) -> tuple[Job, TopicOutput]:
+def topic_to_topic(
+    kafka: Cluster, name: str, partitions: int = 2, replication: int = 1, **source: str
+) -> tuple[Job, TopicOutput]:
     """A job that copies ``<name>-in`` into `name`, which has four partitions, in micro-batches of ten rows."""
-    kafka.create_topic(f"{name}-in", partitions=partitions)
-    kafka.create_topic(name, partitions=4)
+    kafka.create_topic(f"{name}-in", partitions=partitions, replication=replication)
+    kafka.create_topic(name, partitions=4, replication=replication)
     servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     job = Job(
         "",
