@@ -61,6 +61,11 @@ lint: $(STAMP) ## ruff, mypy --strict, who may import whom, and the words of tex
 matrix: $(STAMP) java $(ARCHIVE) ## the whole crash matrix, on all sinks (long); ARGS=--resume goes on after an interruption
 	@$(BIN)/python -m pytest -m matrix --numprocesses $(MATRIX_WORKERS) --dist worksteal -p tests.passed $(ARGS)
 
+.PHONY: versions
+versions: $(STAMP) java $(ARCHIVE) ## other versions of PySpark and of brokers than the suite's own, into docs/proof/versions.json
+	@$(BIN)/python -m pytest -m version --numprocesses 2 --dist loadfile -p tests.versions $(ARGS)
+	@$(BIN)/python -m tests.versions
+
 .PHONY: docs
 docs: $(STAMP) ## the site of docs/, into build/site: every link holds, and no page loads anything from elsewhere
 	@test -f docs/javascripts/mermaid.min.js || { \

@@ -16,12 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from integration.driver_process import wait_until
 from integration.jars import kept_folder, pip_install
 
 __all__ = ["OtherSpark", "fetch"]
 
 ROOT = Path(__file__).parent.parent
+
+SPARK_4_1, SPARK_4_3 = "4.1.4", "4.3.0"
+on_spark_4_1, on_spark_4_3 = (pytest.mark.version("PySpark", version) for version in (SPARK_4_1, SPARK_4_3))
 
 CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "zstandard>=0.25", "PyYAML>=6")
 """What Spark Connect and declarative pipelines ask for; their versions fit the environment's protobuf."""

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from integration.broker import Cluster
 from integration.object_store import BUCKET
+from integration.releases import RELEASES
 from integration.schema_registry import RegistryServer
 from integration.test_kafka_crashes import MakeQuery, make_query
 from integration.test_missing_rights import WRITES, Users, guarded, users
@@ -254,11 +255,7 @@ def test_slow_clients(three: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("version", "features"),
-    [("4.2.1", {"transaction.version": 1}), ("4.3.1", {})],
-    ids=["transaction.version 1", "4.3.1"],
-)
+@pytest.mark.parametrize(("version", "features"), RELEASES)
 def test_other_brokers(capsys: pytest.CaptureFixture[str], version: str, features: Mapping[str, int]) -> None:
     with Cluster(version=version, features=features) as cluster:
         cluster.create_topic("good")

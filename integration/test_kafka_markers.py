@@ -26,6 +26,7 @@ from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.engine import SCHEMA
 from integration.engine_query import KafkaQuery
+from integration.releases import RELEASES, on_broker
 from integration.test_kafka_crashes import ABORT_SCAN, MakeQuery, accept_loss, make_query
 from integration.topic_output import TopicOutput
 from transactional.checkpoint import DecidedCheckpoint
@@ -379,7 +380,7 @@ def test_an_abort_that_hangs_is_ended_before_its_transactional_id_is_used_again(
 
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["4.2.1", "4.3.1"])
+@pytest.mark.parametrize("version", ["4.2.1", pytest.param("4.3.1", marks=on_broker("4.3.1"))])
 def test_every_row_can_be_read_after_a_partition_had_no_leader_at_the_commit(
     make_query: MakeQuery, version: str
 ) -> None:
@@ -405,11 +406,7 @@ def test_every_row_can_be_read_after_a_partition_had_no_leader_at_the_commit(
 
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("version", "features"),
-    [("3.9.1", {}), ("4.2.1", {"transaction.version": 1}), ("4.3.1", {})],
-    ids=["3.9.1", "4.2.1, transaction.version 1", "4.3.1"],
-)
+@pytest.mark.parametrize(("version", "features"), RELEASES)
 def test_other_brokers_keep_the_promise(make_query: MakeQuery, version: str, features: Mapping[str, int]) -> None:
     with Cluster(version=version, features=features, properties={**ABORT_SCAN, **NO_VERIFICATION}) as cluster:
         query = make_query(cluster)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +16,16 @@ from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.engine_query import POINTS
 from integration.kfake import Kfake
+from integration.releases import RELEASES
 from integration.test_doctor import examined
 from integration.test_kafka_crashes import MakeQuery, make_query
 from tests.connector.cli_place import answer, option_words
 from transactional.errors import RetriableError
 
 __all__ = ["make_query"]
+
+
+on_kfake = pytest.mark.version("kfake of franz-go", "2026-09-18")
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +108,18 @@ def test_a_trial_that_was_not_made_is_reported(
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize(("version", "features"), RELEASES)
+def test_other_releases_pass_the_trial(
+    capsys: pytest.CaptureFixture[str], version: str, features: Mapping[str, int]
+) -> None:
+    with Cluster(version=version, features=features) as cluster:
+        cluster.create_topic("tried")
+        found = tried(capsys, *options_of(cluster, "tried"))
+        assert found["level"] == "good", found
+
+
+@on_kfake
+@pytest.mark.matrix
 def test_another_broker_passes_the_trial(kfake: Kfake, capsys: pytest.CaptureFixture[str]) -> None:
     kfake.create_topic("tried")
     found = tried(capsys, *options_of(kfake, "tried"))
@@ -123,6 +139,7 @@ def test_a_broker_that_lacks_requests_is_refused_before_the_first_row(capsys: py
             assert name in refused["sentence"]
 
 
+@on_kfake
 @pytest.mark.matrix
 @pytest.mark.parametrize("kill", [False, True], ids=["error", "kill"])
 @pytest.mark.parametrize("point", POINTS)
@@ -132,6 +149,7 @@ def test_a_death_anywhere_on_another_broker(kfake: Kfake, make_query: MakeQuery,
     query.finish()
 
 
+@on_kfake
 @pytest.mark.matrix
 def test_a_broker_that_forgets_prepared_transactions_stops_the_query(make_query: MakeQuery) -> None:
     """Kfake does, if it is killed: it has neither the transactions nor markers that would show how they ended."""

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from integration.broker import Cluster
 from integration.driver_process import wait_until
-from integration.other_spark import OtherSpark, fetch, kill_group
+from integration.other_spark import SPARK_4_1, SPARK_4_3, OtherSpark, fetch, kill_group, on_spark_4_1, on_spark_4_3
 from integration.ports import Ports
 from integration.topic_output import TopicOutput
 
@@ -48,12 +48,12 @@ def copied():
 
 @pytest.fixture(scope="module")
 def spark_4_3() -> OtherSpark:
-    return fetch("4.3.0")
+    return fetch(SPARK_4_3)
 
 
 @pytest.fixture(scope="module")
 def spark_4_1() -> OtherSpark:
-    return fetch("4.1.4")
+    return fetch(SPARK_4_1)
 
 
 def output(kafka: Cluster, topic: str) -> TopicOutput:
@@ -74,6 +74,7 @@ def settled(location: Path) -> int:
     return len([file for file in location.rglob("commits/*") if file.name.isdigit()])
 
 
+@on_spark_4_3
 def test_a_query_of_a_connect_client_whose_server_is_killed_goes_on_at_another_server(
     kafka: Cluster, topic_name: str, spark_4_3: OtherSpark, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_query_of_a_connect_client_whose_server_is_killed_goes_on_at_another_s
     assert out.rows() == WANTED
 
 
+@on_spark_4_3
 def test_a_declarative_pipeline_that_is_killed_goes_on_and_writes_every_row_once(
     kafka: Cluster, topic_name: str, spark_4_3: OtherSpark, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_declarative_pipeline_that_is_killed_goes_on_and_writes_every_row_once
     assert out.rows() == WANTED
 
 
+@on_spark_4_1
 def test_the_sinks_of_spark_4_1_write_every_row_of_another_source_once(
     kafka: Cluster, topic_name: str, spark_4_1: OtherSpark, tmp_path: Path
 ) -> None:
@@ -145,6 +148,7 @@ def test_the_sinks_of_spark_4_1_write_every_row_of_another_source_once(
     assert out.rows() == WANTED
 
 
+@on_spark_4_1
 def test_the_source_says_that_a_stream_needs_spark_4_2(spark_4_1: OtherSpark, kafka: Cluster, topic_name: str) -> None:
     kafka.create_topic(topic_name, partitions=1)
     program = (

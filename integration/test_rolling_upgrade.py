@@ -15,6 +15,7 @@ from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
 from integration.broker import Cluster
 from integration.live_query import LiveQuery
+from integration.releases import on_broker
 from integration.topic_jobs import topic_to_topic
 from integration.topic_output import COMMITTED, LiveReader, quiet
 
@@ -53,7 +54,11 @@ class Feed:
 @pytest.mark.matrix
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("old", "new", "protocol"), [("3.9.1", "4.2.1", (0, 2)), ("4.2.1", "4.3.1", (2, 2))], ids=["4.2.1", "4.3.1"]
+    ("old", "new", "protocol"),
+    [
+        pytest.param("3.9.1", "4.2.1", (0, 2), marks=on_broker("3.9.1 to 4.2.1"), id="4.2.1"),
+        pytest.param("4.2.1", "4.3.1", (2, 2), marks=on_broker("4.2.1 to 4.3.1"), id="4.3.1"),
+    ],
 )
 def test_a_rolling_upgrade_under_a_running_query_costs_no_row_and_no_restart(
     spark: SparkSession, topic_name: str, tmp_path: Path, old: str, new: str, protocol: tuple[int, int]

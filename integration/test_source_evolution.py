@@ -17,11 +17,11 @@ from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest, source_lines
 from integration.broker import Cluster
 from integration.driver_process import Faults
-from integration.other_spark import OtherSpark, fetch
+from integration.other_spark import SPARK_4_3, OtherSpark, fetch, on_spark_4_3
 from integration.topic_output import TopicOutput
 from transactional import faults
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1200), on_spark_4_3]
 
 EVOLVES = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
 
@@ -96,7 +96,7 @@ class Evolving:
 
 @pytest.fixture(scope="module")
 def spark_4_3() -> OtherSpark:
-    return fetch("4.3.0")
+    return fetch(SPARK_4_3)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from connector.transactions.ending import abort
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.engine_query import KafkaQuery
+from integration.releases import on_broker
 from integration.test_kafka_crashes import MakeQuery, make_query
 from integration.test_kafka_markers import Hanging, admin, lenient, prepare, while_paused
 from integration.test_missing_rights import Users, guarded, users
@@ -255,6 +256,7 @@ def test_a_transaction_that_hangs_is_named_and_left_to_its_query(
     assert (status, document["condition"]) == (1, "ABORT_REFUSED")
 
 
+@on_broker("4.3.1")
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
 def test_a_marker_that_a_broker_left_out_is_explained_and_a_reader_goes_on_after_the_next_start(

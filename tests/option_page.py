@@ -9,7 +9,7 @@ from typing import Any
 from connector.kafka.source.read_options import BATCH_ONLY, DEFAULTS_SHOWN, GROUP_ID, READ_OPTIONS, STREAM_ONLY
 from connector.options import REQUIRED, Option
 
-__all__ = ["SOURCE_PAGE", "option_table", "source_options", "with_table"]
+__all__ = ["SOURCE_PAGE", "between", "option_table", "source_options", "with_table"]
 
 SOURCE_PAGE = Path(__file__).parent.parent / "docs" / "source.md"
 
@@ -57,9 +57,14 @@ def source_options() -> str:
 
 def with_table(page: str, table: str) -> str:
     """Return the page with this table between its marks."""
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+    return between(page, BEGIN, table, END)
+
+
+def between(page: str, begin: str, table: str, end: str) -> str:
+    """Return the page with this table between two marks."""
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,80 @@
+"""``docs/proof/versions.json``: the tests that have passed with other versions than the suite's own. `make versions` writes it.
+
+A test with the marker ``version(name, version)`` tests that version of a program. ``python -m tests.versions`` writes the
+results into ``docs/upgrade.md``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.option_page import between
+from tests.results import FOLDER, ROOT, commit, read_results, write_results
+
+__all__ = ["FILE", "PAGE", "Versions", "with_versions"]
+
+FILE = FOLDER / "versions.json"
+PAGE = ROOT / "docs" / "upgrade.md"
+BEGIN, END = "<!-- versions: written by python -m tests.versions -->", "<!-- end of versions -->"
+
+
+class Versions:
+    """A plugin that writes the file at the end of a session without a failure. Versions that it did not test stay."""
+
+    def __init__(self, file: Path = FILE) -> None:
+        self._file = file
+        self._passed: Counter[tuple[str, str]] = Counter()
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Let the reports of a test name its versions: with pytest-xdist, they are all that comes back."""
+        item.user_properties += [("version", list(mark.args)) for mark in item.iter_markers("version")]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test that has passed."""
+        if report.when == "call" and report.passed:
+            for kind, value in report.user_properties:
+                if kind == "version" and isinstance(value, list):
+                    self._passed[value[0], value[1]] += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the file."""
+        if hasattr(session.config, "workerinput") or exitstatus != pytest.ExitCode.OK:
+            return
+        date = dt.datetime.now(dt.timezone.utc).date().isoformat()
+        found = {(each["name"], each["version"]): each for each in read_results(self._file)}
+        for (name, version), passed in self._passed.items():
+            found[name, version] = {
+                "commit": commit(),
+                "name": name,
+                "version": version,
+                "passed": passed,
+                "date": date,
+            }
+        write_results(self._file, [found[key] for key in sorted(found)])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugin."""
+    config.pluginmanager.register(Versions())
+
+
+def version_table() -> str:
+    """Return the results as a Markdown table."""
+    lines = [
+        f"| {each['name']} | {each['version']} | {each['passed']} | {each['date']} | `{each['commit']}` |"
+        for each in read_results(FILE)
+    ]
+    return "\n".join(["| | version | tests that passed | date | commit |", "|---|---|---|---|---|", *lines])
+
+
+def with_versions(page: str) -> str:
+    """Return the page with the table between its marks."""
+    return between(page, BEGIN, version_table(), END)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_versions(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
