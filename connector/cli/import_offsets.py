@@ -11,7 +11,7 @@ import typer
 from connector.cli.arguments import Yes
 from connector.cli.place import find_location
 from connector.cli.report import Report
-from connector.kafka.source.offsets import Positions, positions_to_json
+from connector.kafka.source.offsets import positions_to_json
 from connector.kafka.source.old_query import OldQuery, OldSource, make_location, read_old_query, refuse_unless_empty
 from connector.location.location import CheckpointLocation
 from connector.views.words import time_text
@@ -76,7 +76,7 @@ def import_offsets(
         dropped_state=found.has_state,
         watermark=found.watermark,
         sources=[each.number for each in chosen],
-        offsets=[positions_to_json(_positions(each)) for each in chosen],
+        offsets=[positions_to_json(each.positions or {}) for each in chosen],
         consequences=consequences,
     )
     report.confirm(yes)
@@ -110,11 +110,6 @@ def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
     return chosen
 
 
-def _positions(source: OldSource) -> Positions:
-    assert source.positions is not None, "_chosen has checked this"
-    return source.positions
-
-
 def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
     yield f"{old.path}: query {old.query}."
     if old.batch < 0:
@@ -123,7 +118,7 @@ def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
         counts = "which is treated as written" if old.batch == old.uncommitted else "the last committed micro-batch"
         yield f"The new query begins where micro-batch {old.batch} ended, {counts}."
     for each in chosen:
-        yield f"  source {each.number}: {json.dumps(positions_to_json(_positions(each)))}"
+        yield f"  source {each.number}: {json.dumps(positions_to_json(each.positions or {}))}"
     if old.uncommitted is not None:
         if old.batch == old.uncommitted:
             yield f"Rows of micro-batch {old.uncommitted} that the old query had not written yet are LOST."

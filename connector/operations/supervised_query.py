@@ -114,9 +114,9 @@ def supervise(
             place = query.find(location)
             if single_driver:  # `start` does not know that no other driver starts the query
                 first_start.clean(place, lambda process: bool(is_alive(process)))
-        if supervision.run(query.live) is not None:
-            assert query.problem is not None
-            raise query.problem
+        failure = supervision.run(query.live)
+        if failure is not None:
+            raise query.problem or RuntimeError(failure.text)
 
 
 class _Query:

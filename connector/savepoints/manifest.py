@@ -31,7 +31,7 @@ from transactional.journal import snapshot_file
 from transactional.ledger import CheckpointRecord, Ledger
 
 FORMAT: Final = 2
-"""The format that is written. Format 1 can be read as well: its files are directly in the folder, not in ``<id>``."""
+"""The format that is written, and the only one that can be read."""
 
 MANIFEST: Final = "savepoint.json"
 JOURNAL: Final = "journal.json"

@@ -206,8 +206,8 @@ class Page:
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """Answer that the requested page does not exist."""
-        assert isinstance(error, HTTPException)
-        return self._answer("missing.html", error.status_code, title="Not found", sentence=error.detail)
+        code, sentence = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
+        return self._answer("missing.html", code, title="Not found", sentence=sentence)
 
     def _query(self, request: Request) -> tuple[int, QueryFacts]:
         for number, query in enumerate(self._watcher.queries):
