@@ -134,6 +134,10 @@ wheel: $(STAMP) ## an sdist, and a wheel with the compiled helper for any Linux 
 	@cp build/raw/*.tar.gz dist/
 	@ls dist
 
+.PHONY: release
+release: wheel java ## checks and tries what `make wheel` has built, and describes it, in dist/ (ARGS='--python python3.13': with that Python)
+	@$(BIN)/python -m integration.release $(ARGS)
+
 .PHONY: mariadb
 mariadb: $(STAMP) ## fetch the MariaDB server that tests use (Debian's package, unpacked below the cache folder)
 	@$(BIN)/python -m integration.mariadb
