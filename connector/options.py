@@ -170,7 +170,7 @@ class Option:
     default: Any
     parse: Callable[[str], Any]
     doc: str
-    since: str = "0.1.0"
+    since: str = "0.9.0"
 
 
 class ParsedOptions(Mapping[str, Any]):
