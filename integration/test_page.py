@@ -172,7 +172,12 @@ def test_a_query_that_is_killed_is_followed_on_the_page_and_counted_as_its_judge
         watched.take(overview, "overview")
         transactions = watched.open("transactions")
         command = f"barrier stop {place.location}"
-        expect(transactions.locator("article code")).to_have_text([command, command], timeout=30_000)
+        expect(transactions.locator("article code")).to_have_text([command], timeout=30_000)
+        expect(transactions.locator("article tbody tr")).to_have_count(2)
+        expect(overview.locator("code")).to_have_text([command], timeout=30_000)
+        transactions.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        transactions.get_by_role("button", name=f"Copy {command}").click()
+        assert transactions.evaluate("navigator.clipboard.readText()") == command
         # A look at the brokers in the moment of the death knew the journal of a moment before, without the decision.
         served.until("metrics", lambda text: 'verdict="decided"} 2.0' in text)
         watched.take(transactions, "transactions")
@@ -207,9 +212,14 @@ def test_a_query_that_is_killed_is_followed_on_the_page_and_counted_as_its_judge
 
         expect(overview.locator("tbody td").nth(4)).to_have_text("-", timeout=30_000)
         query = watched.open("queries/0")
+        expect(query.locator("#charts canvas")).to_have_count(4)
         watched.take(query, "query")
-        query.locator("svg a").first.focus()
-        query.keyboard.press("Enter")
+        timeline = query.locator("#charts .u-over").first
+        box = timeline.bounding_box()
+        assert box is not None
+        timeline.hover(position={"x": box["width"] - 2, "y": box["height"] / 2})
+        expect(query.locator("#said")).to_contain_text("checkpoint ")
+        timeline.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
         expect(query.locator("h1")).to_contain_text("Checkpoint ")
         expect(query.locator("#live")).to_have_text("live")
         watched.take(query, "checkpoint")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
 from connector.location.location import CheckpointLocation
 from connector.serving.facts import ClusterFacts, QueryFacts, look_at_clusters, look_at_query
+from connector.serving.series import LagSample
 from transactional.errors import OptionError
 
 log = logging.getLogger(__name__)
@@ -20,6 +22,9 @@ BROKER_SECONDS = 10.0
 
 LOCATIONS_PER_SECOND = 30
 """The maximum number of journals that are read per second. If there are more locations, each is read less often."""
+
+LAG_SAMPLES = 1000
+"""How many answers of the brokers the lag's chart shows: almost three hours."""
 
 FIRST_SECONDS = 5.0
 """How many seconds to wait for the first reads. After that, the page is served even if a store has not answered."""
@@ -64,6 +69,7 @@ class Watcher:
         self._version = 0
         self._queries = {path: QueryFacts(path, sentence=NOT_YET) for path in self._locations}
         self._clusters: tuple[ClusterFacts, ...] | None = None
+        self._lags: dict[str, deque[LagSample]] = {path: deque(maxlen=LAG_SAMPLES) for path in self._locations}
         pause = JOURNAL_SECONDS * max(1.0, len(self._locations) / LOCATIONS_PER_SECOND)
         looks: list[tuple[Callable[[], None], float]] = [
             (partial(self.look_at_journal, path), pause) for path in self._locations
@@ -94,6 +100,10 @@ class Watcher:
         """A number that increases with every change of the facts."""
         return self._version
 
+    def lags(self, path: str) -> Sequence[LagSample]:
+        """Return the lag of a query, as the brokers' last answers show it."""
+        return tuple(self._lags[path])
+
     def look_at_journal(self, path: str) -> None:
         """Read the journal of a location now, and store its facts."""
         seen = look_at_query(self._locations[path], self._journals[path])
@@ -107,6 +117,9 @@ class Watcher:
         seen = tuple(look_at_clusters(self.queries, self._servers, self._given))
         with self._changed:
             self._clusters = seen
+            for cluster in seen:
+                for path, lag in cluster.lags.items():
+                    self._lags[path].append((cluster.time / 1000, lag))
             self._tell()
 
     def _tell(self) -> None:

@@ -13,16 +13,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from connector.serving import charts
 from connector.serving.access import Access
 from connector.serving.facts import ClusterFacts, QueryFacts
+from connector.serving.series import series_of
 from connector.serving.watcher import Watcher
+from connector.transactions.assessment import Assessment
 from connector.views.queries import FAILURES, QueryState, checkpoint_pairs, query_pairs
-from connector.views.transactions import held_sentences, pairs_of
+from connector.views.transactions import alike_of, columns_of, held_sentences
 from connector.views.words import batches_text, duration_text, status_text, time_text
 from transactional.ledger import RunRecord
 from transactional.secrets import HIDDEN, is_secret
@@ -52,6 +53,7 @@ def application(
     routes = [
         Route("/", page.overview),
         Route("/queries/{number}", page.query, name="query"),
+        Route("/queries/{number}/series", page.series),
         Route("/queries/{number}/checkpoints/{id}", page.checkpoint, name="checkpoint"),
         Route("/transactions", page.transactions),
         Route("/events", page.events),
@@ -114,6 +116,7 @@ class Page:
             "counts": counts(query.ledger),
             "lag": self._lag(query),
             "held": [held for cluster in self._watcher.clusters for held in _held_by(cluster, query)],
+            "commands": self._commands(query),
         }
 
     def query(self, request: Request) -> Response:
@@ -130,16 +133,17 @@ class Page:
             done=_done(query),
             pairs=query_pairs(query.path, query.ledger, time.time(), query.alive, query.doing),
             lag=self._lag(query),
-            charts=[
-                draw(found, lambda each: f"/queries/{number}/checkpoints/{each}")
-                for draw in (charts.durations, charts.volumes)
-            ],
-            steps=charts.STEPS,
+            commands=self._commands(query),
             checkpoints=[_line(each) for each in reversed(found)][:SHOWN_CHECKPOINTS],
             incidents=_incidents(query, found),
             options=_options(run) if run else [],
             sink=run.sink if run else "",
         )
+
+    def series(self, request: Request) -> Response:
+        """Answer with the numbers of a query's charts, as JSON."""
+        _, query = self._query(request)
+        return JSONResponse(series_of(history(query.ledger), query.ledger.restarts, self._watcher.lags(query.path)))
 
     def checkpoint(self, request: Request) -> Response:
         """Answer with one checkpoint: its micro-batches and parts, and how long each step took."""
@@ -167,7 +171,7 @@ class Page:
         clusters = [
             {
                 "facts": each,
-                "transactions": [(one, pairs_of(one, now)) for one in each.assessments],
+                "groups": [self._group(alike, now) for alike in alike_of(each.assessments)],
                 "held": held_sentences(each.view.held, each.groups),
             }
             for each in self._watcher.clusters
@@ -214,6 +218,33 @@ class Page:
             if str(number) == request.path_params["number"]:
                 return number, query
         raise HTTPException(404, "There is no query with this number.")
+
+    def _commands(self, query: QueryFacts) -> list[str]:
+        """Return the commands that safely end the query's open transactions; none if it runs, or has none."""
+        found = [
+            one.command
+            for cluster in self._watcher.clusters
+            for one in cluster.assessments
+            if one.command and one.owner is not None and one.owner.location == query.ledger.location
+        ]
+        return list(dict.fromkeys(found))
+
+    def _group(self, alike: Sequence[Assessment], now: float) -> dict[str, Any]:
+        """Return transactions about which the same can be said: that once, and a row for each."""
+        first = alike[0]
+        place = None if first.owner is None else first.owner.location
+        numbers = [number for number, each in enumerate(self._watcher.queries) if each.ledger.location == place]
+        rows = [(one.transaction.shown_name, columns_of(one, now)) for one in alike]
+        return {
+            "verdict": first.verdict.value,
+            "reason": first.reason,
+            "advice": first.advice,
+            "command": first.command,
+            "number": numbers[0] if place is not None and numbers else None,
+            "location": place,
+            "heads": list(rows[0][1]),
+            "rows": [(name, list(columns.values())) for name, columns in rows],
+        }
 
     def _lag(self, query: QueryFacts) -> Mapping[str, int]:
         return {
@@ -275,7 +306,7 @@ def _tone(query: QueryFacts) -> str:
     """Return the CSS class for a query's state. A query that has ended and left nothing open is ``well``."""
     left = query.ledger.undecided() or query.ledger.unsettled()
     if query.state is QueryState.UNSEEN or not query.looked:
-        return ""
+        return "unseen"
     return "well" if query.state in WELL or (query.state is QueryState.GONE and not left) else "problem"
 
 

@@ -74,12 +74,23 @@ def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Seq
         yield f"{len(held) - SHOWN} more partitions are blocked."
 
 
+def columns_of(each: Assessment, now: float) -> dict[str, str]:
+    """Return what is particular to a transaction, by the names of columns."""
+    known = dict(pairs_of(each, now))
+    return {name: known.get(name, "-") for name in ("state", "began", "times out", "partitions", "rows")}
+
+
+def alike_of(found: Sequence[Assessment]) -> list[list[Assessment]]:
+    """Group transactions about which the same can be said: verdict, reason, advice and command."""
+    alike: dict[tuple[str, ...], list[Assessment]] = {}
+    for each in found:
+        alike.setdefault((each.verdict.name, each.reason, each.advice, each.command), []).append(each)
+    return list(alike.values())
+
+
 def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]:
     """Yield sentences about blocking transactions, grouped by verdict: what will happen, and what to do."""
-    alike: dict[tuple[str, ...], list[Assessment]] = {}
-    for each in holders:
-        alike.setdefault((each.verdict.name, each.reason, each.advice, each.command), []).append(each)
-    for of_one in alike.values():
+    for of_one in alike_of(holders):
         first = of_one[0]
         count = "1 transaction" if len(of_one) == 1 else f"{len(of_one)} transactions"
         age = f", the oldest {_age(first, now)} old" if first.transaction.started_ms else ""

@@ -73,7 +73,7 @@ def test_the_overview_and_a_query_show_what_the_journal_holds(place: CliPlace, s
     assert "Started again by supervise (restart 1), after 2 s: killed" in query
     assert "&lt;script&gt;alert(1)" in query
     assert "<script>alert" not in query
-    assert 'aria-label="Duration of checkpoints' in query
+    assert 'id="charts" data-query="/queries/0"' in query
     assert str(place.output) in query, "the sink's options"
 
 
@@ -94,7 +94,24 @@ def test_a_page_needs_no_other_host_s_files_and_runs_no_script_of_its_own(place:
         answer = served.ask(path)
         assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
         assert not re.search(r"https?://(?!www\.w3\.org)|<script>|style=|onclick", answer.text)
-    assert served.ask("static/style.css").status == served.ask("static/live.js").status == 200
+    for name in ("style.css", "live.js", "charts.js", "uplot/uPlot.iife.min.js", "uplot/uPlot.min.css"):
+        assert served.ask(f"static/{name}").status == 200
+
+
+def test_the_charts_get_every_checkpoint_and_every_restart(place: CliPlace, serve: Serve) -> None:
+    found = json.loads(serve(str(place)).ask("queries/0/series").text)
+    assert [(event["kind"], event["id"]) for event in found["events"]] == [
+        ("completed", 2),
+        ("failed", 5),
+        ("open", 6),
+        ("restart", None),
+    ]
+    assert "restart 1 by supervise: killed" in found["events"][3]["said"]
+    checkpoints = found["checkpoints"]
+    assert {name: len(values) for name, values in checkpoints.items()} == dict.fromkeys(checkpoints, 1)
+    assert checkpoints["rows"] == [3]
+    assert checkpoints["rate"] == [None]
+    assert found["lag"] == {"time": [], "topics": {}}
 
 
 def test_what_is_new_is_told_and_shown(place: CliPlace, serve: Serve) -> None:

@@ -1,10 +1,47 @@
-// Updates the content whenever the server reports a change. Without this script, the page stays as it was loaded.
+// Updates the content whenever the server reports a change, shows times in the reader's zone, and copies commands. Without this
+// script, the page stays as it was loaded, and its times are in UTC.
 "use strict";
 const live = document.getElementById("live");
+const main = document.getElementById("main");
 const events = new EventSource("/events");
+const TIME = /\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ/g;
 let shown = null;
 let busy = false;
 let again = false;
+
+function local(text) {
+  const at = new Date(text.replace(" ", "T"));
+  const two = (value) => String(value).padStart(2, "0");
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+function improve() {
+  const texts = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (text.data.search(TIME) < 0 || text.parentElement.closest("code, #charts")) continue;
+    text.parentElement.title = text.data.trim();
+    text.data = text.data.replace(TIME, local);
+  }
+  for (const code of main.querySelectorAll("code.command")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", `Copy ${code.textContent}`);
+    button.addEventListener("click", () => copy(code, button));
+    code.after(button);
+  }
+}
+
+async function copy(code, button) {
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    button.textContent = "Copied";
+  } catch (problem) { // without TLS, a browser lets no page write there
+    getSelection().selectAllChildren(code);
+    button.textContent = "Selected";
+  }
+}
 
 async function refresh() {
   if (busy) { again = true; return; }
@@ -14,12 +51,17 @@ async function refresh() {
     if (!answer.ok) throw new Error(answer.status);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const focused = document.activeElement && document.activeElement.getAttribute("href");
-    document.getElementById("main").innerHTML = page.getElementById("main").innerHTML;
+    const charts = document.getElementById("charts");
+    main.innerHTML = page.getElementById("main").innerHTML;
+    const place = document.getElementById("charts");
+    if (charts && place) place.replaceWith(charts);
     if (focused) {
       const same = document.querySelector(`#main [href="${CSS.escape(focused)}"]`);
       if (same) same.focus({ preventScroll: true });
     }
-    live.textContent = `live, as of ${new Date().toISOString().slice(11, 19)}Z`;
+    improve();
+    document.dispatchEvent(new Event("refreshed"));
+    live.textContent = `live, as of ${new Date().toTimeString().slice(0, 8)}`;
   } catch (problem) {
     live.textContent = "not live: reload the page to see why";
   }
@@ -33,3 +75,5 @@ events.onmessage = (event) => {
   shown = event.data;
 };
 events.onerror = () => { live.textContent = "the server can't be reached"; };
+document.getElementById("zone").textContent = `Times are in the zone of this browser, ${Intl.DateTimeFormat().resolvedOptions().timeZone}.`;
+improve();
