@@ -6,6 +6,7 @@
   const SIGNS = { completed: "✓", open: "○", failed: "✗", restart: "↻" };
   let drawn = [];
   let events = [];
+  let span = [0, 1];
 
   const color = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (value) => (value == null ? "-" : value.toLocaleString());
@@ -13,9 +14,11 @@
   const compact = (plot, values) => values.map((value) => Intl.NumberFormat([], { notation: "compact" }).format(value));
   const axes = (values) => [
     { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } },
-    { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, size: 64, values },
+    { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, size: 104, values },
   ];
-  const fromZero = { y: { range: (plot, low, high) => [0, high > 0 ? high * 1.05 : 1] } };
+  // All charts show the same time, until someone zooms.
+  const x = { range: (plot, low, high) => (low === plot.data[0][0] && high === plot.data[0].at(-1) ? span : [low, high]) };
+  const fromZero = { x, y: { range: (plot, low, high) => [0, high > 0 ? high * 1.05 : 1] } };
   const bars = uPlot.paths.bars({ size: [0.8, 24], align: -1 });
 
   function draw(box, title, data, options) {
@@ -39,8 +42,12 @@
     return [found.time, ...sums.reverse()];
   }
 
-  function rows(found, kinds) {
+  function rows(found, kinds, lag) {
     events = found;
+    const times = [...found.map((event) => event.time), ...lag.time];
+    const [first, last] = [Math.min(...times), Math.max(...times)];
+    const beside = Math.max(1, (last - first) / 50);
+    span = [first - beside, last + beside];
     const of = (kind, at) => found.map((event) => (event.kind === kind ? kinds.length - at : null));
     return [found.map((event) => event.time), ...kinds.map(of)];
   }
@@ -57,12 +64,12 @@
 
   function create(box, data) {
     const kinds = data.kinds;
-    const timeline = draw(box, "Checkpoints", rows(data.events, kinds), {
+    const timeline = draw(box, "Checkpoints", rows(data.events, kinds, data.lag), {
       legend: { show: false },
       hooks: { setCursor: [say] },
       axes: axes((plot, values) => values.map((value) => (kinds[kinds.length - value] ? `${SIGNS[kinds[kinds.length - value]]} ${kinds[kinds.length - value]}` : ""))).map(
-        (axis, at) => (at ? { ...axis, size: 92, splits: () => kinds.map((_, index) => kinds.length - index) } : axis)),
-      scales: { y: { range: [0.5, kinds.length + 0.5] } },
+        (axis, at) => (at ? { ...axis, size: 104, splits: () => kinds.map((_, index) => kinds.length - index) } : axis)),
+      scales: { x, y: { range: [0.5, kinds.length + 0.5] } },
       series: [{}, ...kinds.map((kind) => ({
         label: kind, paths: () => null, points: { show: true, size: 9, width: 1, stroke: color(`--${kind}`), fill: color(`--${kind}`) },
       }))],
@@ -111,12 +118,12 @@
       create(box, data);
       return;
     }
-    const news = [rows(data.events, data.kinds), stacked(data.checkpoints), [data.checkpoints.time, data.checkpoints.rate],
+    const news = [rows(data.events, data.kinds, data.lag), stacked(data.checkpoints), [data.checkpoints.time, data.checkpoints.rate],
       [data.lag.time, ...topics.map((topic) => data.lag.topics[topic])]];
     drawn[1].found = data.checkpoints;
     drawn.forEach((plot, at) => {
       const { min, max } = plot.scales.x;
-      const whole = plot.data[0].length < 2 || (min <= plot.data[0][0] && max >= plot.data[0][plot.data[0].length - 1]);
+      const whole = plot.data[0].length < 2 || (min <= plot.data[0][0] && max >= plot.data[0].at(-1));
       plot.setData(news[at], whole);
       if (!whole) plot.redraw();
     });

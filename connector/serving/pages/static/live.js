@@ -75,5 +75,5 @@ events.onmessage = (event) => {
   shown = event.data;
 };
 events.onerror = () => { live.textContent = "the server can't be reached"; };
-document.getElementById("zone").textContent = `Times are in the zone of this browser, ${Intl.DateTimeFormat().resolvedOptions().timeZone}.`;
+document.getElementById("zone").textContent = `Times are in the time zone of this browser, ${Intl.DateTimeFormat().resolvedOptions().timeZone}.`;
 improve();
