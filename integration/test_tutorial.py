@@ -1,34 +1,24 @@
-"""docs/tutorial/, as a reader follows it: every command is run, and prints what the page shows; the code is the programs'."""
+"""docs/tutorial/ and its notebook, as a reader follows them: every command prints what the page shows."""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from integration.broker import Cluster
-from integration.other_spark import ROOT, output_of
+from integration.other_spark import ROOT
 from integration.postgresql import PostgresqlServer
 from integration.services import variables
+from tests.notebook import NOTEBOOK, PAGES, notebook
 
-PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
 PLACE = "/tmp/barrier/tutorial"
 SECONDS = 300
-
-
-def blocks(page: Path, kind: str) -> list[str]:
-    """The code blocks of a page in a language."""
-    return re.findall(rf"^```{kind}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def shown_by(page: Path) -> list[tuple[str, str]]:
-    """The commands of a page, and what it shows that they print."""
-    found = re.findall(r"^```bash\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [(commands, shown) for commands, shown in found]
 
 
 def fits(shown: str, printed: str) -> bool:
@@ -41,42 +31,39 @@ def fits(shown: str, printed: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_part_is_of_its_program(page: Path) -> None:
     programs = [program.read_text() for program in (ROOT / "examples" / "tutorial").glob("*.py")]
-    for block in blocks(page, "python"):
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         assert any(block in program for program in programs), block
+
+
+def test_the_notebook_is_made_of_the_pages() -> None:
+    assert NOTEBOOK.read_text(encoding="utf-8") == notebook(), "run: python -m tests.notebook"
+    nbformat.validate(nbformat.reads(notebook(), as_version=4))
 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
+def test_the_notebook_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Cluster() as cluster, PostgresqlServer() as server:
         environment = {
-            **os.environ,
             **variables(cluster, server),
             "PLACE": str(tmp_path),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "IPYTHONDIR": str(tmp_path / "ipython"),
         }
-        for page in PAGES:
-            for commands, shown in shown_by(page):
-                printed, problem = run(commands.replace(PLACE, str(tmp_path)), environment)
-                printed = printed.replace(str(tmp_path), PLACE)
-                case = f"{page.name}:\n{commands}\nshown:\n{shown}\nprinted:\n{printed}\n{problem}"
-                assert not problem, case
-                assert fits(shown, printed), case
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        tried = nbformat.reads(notebook().replace(PLACE, str(tmp_path)), as_version=4)
+        cells = [cell for cell in tried.cells if cell.cell_type == "code"]
+        shown = [printed_by(cell) for cell in cells]
+        where = {"metadata": {"path": str(NOTEBOOK.parent)}}
+        NotebookClient(tried, timeout=SECONDS, kernel_name="python3", resources=where).execute()
+        for cell, expected in zip(cells, shown, strict=True):
+            assert fits(expected, printed_by(cell)), f"{cell.source}\nshown:\n{expected}\nprinted:\n{printed_by(cell)}"
 
 
-def run(commands: str, environment: dict[str, str]) -> tuple[str, str]:
-    """Run commands to their end; return what they print, and the end of what they report if one of them fails."""
-    shell = subprocess.Popen(
-        ["bash", "-ec", commands],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=ROOT,
-        start_new_session=True,
-    )
-    printed, reported = output_of(shell, SECONDS)
-    return printed, "" if shell.returncode == 0 else f"exit {shell.returncode}: {reported[-3000:]}"
+def printed_by(cell: nbformat.NotebookNode) -> str:
+    """What a cell has written to standard output."""
+    return "".join(each.text for each in cell.outputs if each.output_type == "stream" and each.name == "stdout")
