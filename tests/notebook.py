@@ -61,7 +61,7 @@ def _text(text: str) -> dict[str, Any]:
 
 def _code(code: str, shown: str) -> dict[str, Any]:
     outputs = [{"name": "stdout", "output_type": "stream", "text": _lines(shown)}] if shown else []
-    cell = {"cell_type": "code", "execution_count": None, "metadata": {}}
+    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}}
     return {**cell, "outputs": outputs, "source": _lines(code.strip("\n"))}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from connector.kafka.source.offsets import SourceOffset
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest, source_lines
 from connector.savepoints.manifest import read
@@ -52,7 +53,7 @@ def test_its_offsets_are_read_and_would_be_written_the_same(release: Path) -> No
     for batch in range(last + 1):
         [line] = source_lines(location, batch)
         assert line.offset is not None
-        assert line.offset.to_json() == json.loads(line.text)
+        assert SourceOffset.from_json(line.offset).to_json() == json.loads(line.text)
 
 
 def test_its_savepoint_is_whole_and_has_the_journal_of_its_checkpoint(release: Path) -> None:
