@@ -1,7 +1,6 @@
 """The programs of the demo: A books debits, B books credits, C brings both into tables. The demo kills them.
 
-C runs its query four times at once, with each way of alignment, and without any: the tables show what the difference is. A
-fifth query joins the two topics as streams: its two sources agree on each cut.
+C runs its query four times at once, with each way of alignment, and without any: the tables show what the difference is.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ import argparse
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.demo.query import end_with_the_demo, small_session
 
-__all__ = ["BOOKING", "JOIN", "WAYS", "main", "table_of"]
+__all__ = ["BOOKING", "WAYS", "main"]
 
 TRANSFER = "id BIGINT, source INT, target INT, amount BIGINT"
 BOOKING = "id BIGINT, account INT, amount BIGINT"
@@ -29,8 +27,6 @@ WAYS: dict[str, dict[str, str]] = {
     "without alignOn": {},
 }
 """Options of C's source."""
-
-JOIN = "stream-stream join"
 
 
 def source(spark: SparkSession, servers: str, topics: str, **options: str) -> DataFrame:
@@ -67,43 +63,16 @@ def book(spark: SparkSession, chosen: argparse.Namespace, side: str) -> Any:
 
 def collect(spark: SparkSession, chosen: argparse.Namespace, way: str) -> Any:
     """Start C: one version of a Delta table for each checkpoint."""
-    return write(bookings(spark, chosen, "debits,credits", **WAYS[way]), chosen, way)
-
-
-def join(spark: SparkSession, chosen: argparse.Namespace) -> Any:
-    """Start C's join: a row for each transfer of which both bookings are there."""
-    place = location(chosen, JOIN)
-    debit, credit = (
-        bookings(spark, chosen, side, **WAYS["exactly-once"], checkpointLocation=place)
-        for side in ("debits", "credits")
-    )
-    return write(debit.select("id").join(credit, "id"), chosen, JOIN)
-
-
-def bookings(spark: SparkSession, chosen: argparse.Namespace, topics: str, **options: str) -> DataFrame:
-    """Read bookings as columns."""
-    rows = source(spark, chosen.servers, topics, **options)
-    return rows.selectExpr(f"from_json(value, '{BOOKING}') AS b").selectExpr("b.*")
-
-
-def write(rows: DataFrame, chosen: argparse.Namespace, way: str) -> Any:
-    """Start a query into a table."""
+    name = way.replace(" ", "-")
     return (
-        rows.writeStream.format("2pc-delta")
-        .option("path", str(table_of(Path(chosen.folder), way)))
-        .option("checkpointLocation", location(chosen, way))
+        source(spark, chosen.servers, "debits,credits", **WAYS[way])
+        .selectExpr(f"from_json(value, '{BOOKING}') AS b")
+        .selectExpr("b.*")
+        .writeStream.format("2pc-delta")
+        .option("path", f"{chosen.folder}/{name}-table")
+        .option("checkpointLocation", f"{chosen.folder}/{name}-checkpoint")
         .start()
     )
-
-
-def table_of(folder: Path, way: str) -> Path:
-    """Return the folder of a table of C's."""
-    return folder / f"{way.replace(' ', '-')}-table"
-
-
-def location(chosen: argparse.Namespace, way: str) -> str:
-    """Return the checkpoint location of a query of C's."""
-    return f"{chosen.folder}/{way.replace(' ', '-')}-checkpoint"
 
 
 def main() -> int:
@@ -116,8 +85,8 @@ def main() -> int:
     threading.Thread(target=end_with_the_demo, daemon=True).start()
     spark = small_session(chosen.part, chosen.scratch, cores=2 if chosen.part == "tables" else 1, memory="512m")
     if chosen.part == "tables":
-        for way in (*WAYS, JOIN):
-            query = join(spark, chosen) if way == JOIN else collect(spark, chosen, way)
+        for way in WAYS:
+            query = collect(spark, chosen, way)
             while query.status["message"] == "Initializing sources":  # one Python process after the other
                 time.sleep(0.1)
     else:

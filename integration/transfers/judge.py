@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-__all__ = ["Finding", "judge", "judge_join", "versions"]
+__all__ = ["Finding", "judge", "versions"]
 
 Booking = tuple[int, int, int]
 """Transfer, account, amount."""
@@ -25,7 +25,7 @@ class Finding:
     checkpoints : int
         Versions with bookings.
     torn : int
-        Those that hold one half of a transfer without the other, or a join's with gaps.
+        Those that hold one half of a transfer without the other.
     off_by : int
         The largest sum over all accounts, which is 0 if only whole transfers are there.
     transfers : int
@@ -56,18 +56,6 @@ def judge(table: Path) -> Finding:
         torn += taken != given
         off_by = max(off_by, abs(total))
     return Finding(checkpoints, torn, off_by, len(taken & given), doubled)
-
-
-def judge_join(table: Path) -> Finding:
-    """Read every version of a table with a row for each transfer. Those before a barrier are all from 0 on, without a gap."""
-    checkpoints = torn = doubled = 0
-    seen: set[int] = set()
-    for rows in versions(table):
-        checkpoints += 1
-        doubled += len(rows) - len({transfer for transfer, *_ in rows} - seen)
-        seen |= {transfer for transfer, *_ in rows}
-        torn += seen != set(range(len(seen)))
-    return Finding(checkpoints, torn, 0, len(seen), doubled)
 
 
 def versions(table: Path) -> Iterator[Sequence[Booking]]:
