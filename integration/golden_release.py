@@ -28,7 +28,8 @@ def main() -> None:
     """Make the files of this release."""
     target = ROOT / "tests" / "golden" / "release" / version("barrier-kafka")
     shutil.rmtree(SCRATCH, ignore_errors=True)
-    shutil.rmtree(target, ignore_errors=True)
+    if target.exists():
+        raise SystemExit(f"{target} exists: the files of a release do not change")
     location, savepoint = SCRATCH / "location", SCRATCH / "savepoint"
     with Cluster(port=19092) as cluster:
         servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers}

@@ -31,7 +31,7 @@ def said(release: Path, command: str) -> Any:
 def of_that_time(now: Any, then: Any) -> Any:
     """What is said now, without fields that were added since."""
     if isinstance(then, dict):
-        return {key: of_that_time(now.get(key), value) for key, value in then.items()}
+        return {key: of_that_time(now[key], value) for key, value in then.items()}
     if isinstance(then, list):
         return [of_that_time(*pair) for pair in zip(now, then, strict=True)]
     return now

@@ -60,8 +60,9 @@ def test_what_has_passed_is_recorded_beside_older_results(tmp_path: Path, worker
     assert found == [("Kafka", "3.8.0", 9), ("Kafka", "3.9.1", 2), ("PySpark", "4.3.0", 1)]
 
 
-def test_a_failure_leaves_the_results_as_they_were(tmp_path: Path) -> None:
+def test_a_failure_or_a_choice_of_tests_leaves_the_results_as_they_were(tmp_path: Path) -> None:
     assert results(tmp_path, False) == [("Kafka", "3.8.0", 9)]
+    assert results(tmp_path, True, "-k", "it") == [("Kafka", "3.8.0", 9)]
 
 
 def test_the_page_has_the_results() -> None:

@@ -23,7 +23,7 @@ BEGIN, END = "<!-- versions: written by python -m tests.versions -->", "<!-- end
 
 
 class Versions:
-    """A plugin that writes the file at the end of a session without a failure. Versions that it did not test stay."""
+    """A plugin that writes the file at the end of a session without a failure, and without ``-k``."""
 
     def __init__(self, file: Path = FILE) -> None:
         self._file = file
@@ -42,7 +42,8 @@ class Versions:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the file."""
-        if hasattr(session.config, "workerinput") or exitstatus != pytest.ExitCode.OK:
+        option = session.config.option
+        if hasattr(session.config, "workerinput") or exitstatus != pytest.ExitCode.OK or option.keyword:
             return
         date = dt.datetime.now(dt.timezone.utc).date().isoformat()
         found = {(each["name"], each["version"]): each for each in read_results(self._file)}

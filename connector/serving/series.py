@@ -17,6 +17,9 @@ SHOWN: Final = 1000
 EVENTS: Final = ("completed", "open", "failed", "restart")
 """The rows of the timeline, from top to bottom."""
 
+SHORTEST_SECONDS: Final = 0.1
+"""After a delay, checkpoints become visible at almost the same time: that is no rate."""
+
 LagSample = tuple[float, Mapping[str, int]]
 """The time in seconds since 1970, and each topic's lag in offsets."""
 
@@ -26,16 +29,19 @@ def series_of(
 ) -> dict[str, Any]:
     """Return everything that the charts show, as JSON types. Times are in seconds since 1970, durations in seconds."""
     found = found[-SHOWN:]
-    whole = [each for each in found if each.committed is not None]
+    whole = sorted((each for each in found if each.committed is not None), key=lambda each: each.committed or 0)
+    # The journal keeps failures and restarts for longer than checkpoints.
+    begin = whole[0].time / 1000 if whole else 0.0
+    events = [each for each in _events(found, restarts) if each[0] >= begin]
     topics = sorted({topic for _, lag in lags for topic in lag})
     return {
-        "events": [dict(zip(("time", "kind", "id", "said"), each, strict=True)) for each in _events(found, restarts)],
+        "events": [dict(zip(("time", "kind", "id", "said"), each, strict=True)) for each in events],
         "kinds": EVENTS,
         "checkpoints": {
             "time": [(each.committed or 0) / 1000 for each in whole],
-            "preparing": [(each.preparing_ms or 0) / 1000 for each in whole],
-            "deciding": [(each.deciding_ms or 0) / 1000 for each in whole],
-            "committing": [(each.committing_ms or 0) / 1000 for each in whole],
+            "preparing": [_seconds(each.preparing_ms) for each in whole],
+            "deciding": [_seconds(each.deciding_ms) for each in whole],
+            "committing": [_seconds(each.committing_ms) for each in whole],
             "rows": [each.rows for each in whole],
             "rate": _rates(whole),
         },
@@ -62,10 +68,14 @@ def _events(
     return sorted(events, key=lambda event: event[0])
 
 
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
 def _rates(whole: Sequence[CheckpointHistory]) -> list[float | None]:
-    """Return, for each checkpoint, its rows per second since the checkpoint before; None for the first one."""
+    """Return, for each checkpoint, its rows per second since the one before; None for the first, or right after another."""
     rates: list[float | None] = [None] if whole else []
     for before, each in pairwise(whole):
         seconds = ((each.committed or 0) - (before.committed or 0)) / 1000
-        rates.append(round(each.rows / seconds, 1) if seconds > 0 else None)
+        rates.append(round(each.rows / seconds, 1) if seconds >= SHORTEST_SECONDS else None)
     return rates

@@ -117,9 +117,10 @@ class Watcher:
         seen = tuple(look_at_clusters(self.queries, self._servers, self._given))
         with self._changed:
             self._clusters = seen
-            for cluster in seen:
-                for path, lag in cluster.lags.items():
-                    self._lags[path].append((cluster.time / 1000, lag))
+            for path, samples in self._lags.items():
+                lag = {topic: behind for each in seen for topic, behind in each.lags.get(path, {}).items()}
+                if lag:
+                    samples.append((max(each.time for each in seen) / 1000, lag))
             self._tell()
 
     def _tell(self) -> None:

@@ -116,7 +116,7 @@ class Page:
             "counts": counts(query.ledger),
             "lag": self._lag(query),
             "held": [held for cluster in self._watcher.clusters for held in _held_by(cluster, query)],
-            "commands": self._commands(query),
+            "commands": _commands(query, self._watcher.clusters),
         }
 
     def query(self, request: Request) -> Response:
@@ -133,7 +133,7 @@ class Page:
             done=_done(query),
             pairs=query_pairs(query.path, query.ledger, time.time(), query.alive, query.doing),
             lag=self._lag(query),
-            commands=self._commands(query),
+            commands=_commands(query, self._watcher.clusters),
             checkpoints=[_line(each) for each in reversed(found)][:SHOWN_CHECKPOINTS],
             incidents=_incidents(query, found),
             options=_options(run) if run else [],
@@ -219,21 +219,11 @@ class Page:
                 return number, query
         raise HTTPException(404, "There is no query with this number.")
 
-    def _commands(self, query: QueryFacts) -> list[str]:
-        """Return the commands that safely end the query's open transactions; none if it runs, or has none."""
-        found = [
-            one.command
-            for cluster in self._watcher.clusters
-            for one in cluster.assessments
-            if one.command and one.owner is not None and one.owner.location == query.ledger.location
-        ]
-        return list(dict.fromkeys(found))
-
     def _group(self, alike: Sequence[Assessment], now: float) -> dict[str, Any]:
         """Return transactions about which the same can be said: that once, and a row for each."""
         first = alike[0]
         place = None if first.owner is None else first.owner.location
-        numbers = [number for number, each in enumerate(self._watcher.queries) if each.ledger.location == place]
+        numbers = [number for number, each in enumerate(self._watcher.queries) if each.path == place]
         rows = [(one.transaction.shown_name, columns_of(one, now)) for one in alike]
         return {
             "verdict": first.verdict.value,
@@ -315,6 +305,23 @@ def _done(query: QueryFacts) -> list[tuple[str, int]]:
     totals = query.ledger.totals
     found = [("parts written again", totals.get("repaired", 0)), ("rewinds", totals.get("rewound", 0))]
     return [(what, number) for what, number in found if number]
+
+
+def _commands(query: QueryFacts, clusters: Sequence[ClusterFacts]) -> list[str]:
+    """Return the commands that safely end the open transactions of a query, if its driver is known to be gone.
+
+    The brokers' answers are older than what is known about the driver. And a command that stands here without its reasons must
+    not need someone who knows that the driver is dead.
+    """
+    if query.alive is not False:
+        return []
+    found = [
+        one.command
+        for cluster in clusters
+        for one in cluster.assessments
+        if one.owner is not None and one.owner.location == query.path and "--query-stopped" not in one.command
+    ]
+    return [command for command in dict.fromkeys(found) if command]
 
 
 def _held_by(cluster: ClusterFacts, query: QueryFacts) -> list[str]:

@@ -20,13 +20,15 @@ from connector.kafka.client.topics import Partition, TopicInfo, short_id
 from connector.kafka.source.offsets import SourceOffset
 from connector.location.location import CheckpointLocation
 from connector.serving import watcher
-from connector.serving.facts import QueryFacts, _lags, look_at_query
+from connector.serving.facts import ClusterFacts, QueryFacts, _lags, look_at_query
 from connector.serving.samples import METRICS, samples
-from connector.serving.web import _options, _tone
+from connector.serving.web import _commands, _options, _tone
 from connector.spark.process import this_process
+from connector.transactions.assessment import assess
 from connector.views.queries import QueryState
 from integration.served import Served
 from tests.connector.cli_place import CliPlace, dead_process
+from tests.connector.test_transactions import DECIDED, STOP, owner, transaction
 from tests.transactional.bodies import restore_begun
 from transactional.entry import EntryKind
 from transactional.errors import OptionError
@@ -112,6 +114,20 @@ def test_the_charts_get_every_checkpoint_and_every_restart(place: CliPlace, serv
     assert checkpoints["rows"] == [3]
     assert checkpoints["rate"] == [None]
     assert found["lag"] == {"time": [], "topics": {}}
+
+
+@pytest.mark.parametrize(
+    ("alive", "when_asked", "commands"),
+    [(False, False, [STOP]), (True, False, []), (None, None, []), (False, None, [])],
+)
+def test_a_command_is_shown_beside_a_query_only_if_its_driver_is_gone(
+    alive: bool | None, when_asked: bool | None, commands: list[str]
+) -> None:
+    """What the brokers' last answers led to may be older than the driver that runs now."""
+    found = assess(transaction(), [owner(when_asked, DECIDED)])
+    cluster = ClusterFacts("host:9092", assessments=[found, found])
+    assert _commands(QueryFacts("/c/etl", alive=alive), [cluster]) == commands
+    assert _commands(QueryFacts("/c/copy", alive=False), [cluster]) == []
 
 
 def test_what_is_new_is_told_and_shown(place: CliPlace, serve: Serve) -> None:

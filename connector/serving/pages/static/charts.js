@@ -17,7 +17,7 @@
     { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, size: 104, values },
   ];
   // All charts show the same time, until someone zooms.
-  const x = { range: (plot, low, high) => (low === plot.data[0][0] && high === plot.data[0].at(-1) ? span : [low, high]) };
+  const x = { range: (plot, low, high) => (plot.data[0].length < 2 || (low === plot.data[0][0] && high === plot.data[0].at(-1)) ? span : [low, high]) };
   const fromZero = { x, y: { range: (plot, low, high) => [0, high > 0 ? high * 1.05 : 1] } };
   const bars = uPlot.paths.bars({ size: [0.8, 24], align: -1 });
 
@@ -38,7 +38,7 @@
   // A bar is drawn from 0: so the longest comes first, and each shorter one covers its lower part.
   function stacked(found) {
     const sums = STEPS.map((step, at) =>
-      found.time.map((_, index) => STEPS.slice(0, at + 1).reduce((sum, each) => sum + found[each][index], 0)));
+      found.time.map((_, index) => STEPS.slice(0, at + 1).reduce((sum, each) => sum + (found[each][index] ?? 0), 0)));
     return [found.time, ...sums.reverse()];
   }
 
@@ -93,7 +93,7 @@
     });
     const topics = Object.keys(data.lag.topics);
     if (topics.length) {
-      draw(box, "Lag in offsets, since this page's server started", [data.lag.time, ...topics.map((topic) => data.lag.topics[topic])], {
+      draw(box, "Lag in offsets, as the brokers have answered in the last hours", [data.lag.time, ...topics.map((topic) => data.lag.topics[topic])], {
         axes: axes(compact),
         scales: fromZero,
         series: [{ label: "at" }, ...topics.map((topic, at) => ({

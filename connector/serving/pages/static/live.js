@@ -8,6 +8,7 @@ const TIME = /\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ/g;
 let shown = null;
 let busy = false;
 let again = false;
+let later = null;
 
 function local(text) {
   const at = new Date(text.replace(" ", "T"));
@@ -19,7 +20,7 @@ function improve() {
   const texts = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
     const text = texts.currentNode;
-    if (text.data.search(TIME) < 0 || text.parentElement.closest("code, #charts")) continue;
+    if (text.data.search(TIME) < 0 || text.parentElement.closest("code, h1, h2, h3, th, .location, #charts, #configuration ~ dl")) continue;
     text.parentElement.title = text.data.trim();
     text.data = text.data.replace(TIME, local);
   }
@@ -45,21 +46,26 @@ async function copy(code, button) {
 
 async function refresh() {
   if (busy) { again = true; return; }
+  const selected = getSelection();
+  if (!selected.isCollapsed && main.contains(selected.anchorNode)) { // someone is about to copy it
+    later ??= setTimeout(() => { later = null; refresh(); }, 1000);
+    return;
+  }
   busy = true;
   try {
     const answer = await fetch(location.href);
     if (!answer.ok) throw new Error(answer.status);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const focused = document.activeElement && document.activeElement.getAttribute("href");
+    const active = document.activeElement;
+    const focused = ["href", "aria-label"].find((name) => main.contains(active) && active.hasAttribute(name));
+    const known = focused && `#main [${focused}="${CSS.escape(active.getAttribute(focused))}"]`;
     const charts = document.getElementById("charts");
     main.innerHTML = page.getElementById("main").innerHTML;
     const place = document.getElementById("charts");
     if (charts && place) place.replaceWith(charts);
-    if (focused) {
-      const same = document.querySelector(`#main [href="${CSS.escape(focused)}"]`);
-      if (same) same.focus({ preventScroll: true });
-    }
     improve();
+    const same = known && document.querySelector(known);
+    if (same) same.focus({ preventScroll: true });
     document.dispatchEvent(new Event("refreshed"));
     live.textContent = `live, as of ${new Date().toTimeString().slice(0, 8)}`;
   } catch (problem) {
