@@ -2,3 +2,10 @@
 
 Nothing in here is part of the wheel.
 """
+
+from pathlib import Path
+
+__all__ = ["ROOT"]
+
+ROOT = Path(__file__).parent.parent
+"""The folder of the project."""

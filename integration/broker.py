@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from integration.jars import KAFKA_VERSION
 from integration.node import JVM_OPTIONS, Broker, BrokerError, random_id
 from integration.ports import HOST, Ports
 from integration.proxy import KafkaProxy
+from integration.session import until_interrupted
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -460,21 +460,6 @@ def _knows_user(server: str, name: str) -> bool:
     except KafkaException:
         return False
     return True
-
-
-@contextlib.contextmanager
-def until_interrupted() -> Iterator[Callable[[], None]]:
-    """End the block, without an error, at Ctrl-C or SIGTERM. The function that it gives waits for that."""
-    # Both by hand: a shell starts its background jobs with SIGINT ignored.
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.default_int_handler)
-
-    def wait() -> None:
-        while True:
-            signal.pause()
-
-    with contextlib.suppress(KeyboardInterrupt):
-        yield wait
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,9 +15,9 @@ from io import StringIO
 from pathlib import Path
 
 from connector.cli import main as barrier
+from integration import ROOT
 from integration.broker import Cluster
 from integration.jobs import Job, build_session
-from integration.other_spark import ROOT
 from integration.topic_jobs import produce
 
 SCRATCH = Path("/tmp/barrier/golden")

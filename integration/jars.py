@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -152,10 +152,10 @@ def kept_folder(name: str, fill: Callable[[Path], object]) -> Path:
     return folder
 
 
-def pip_install(packages: Sequence[str], folder: Path, *options: str) -> None:
-    """Install packages into a folder."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *options]
-    subprocess.run([*pip, "--target", str(folder), *packages], check=True)
+def pip_install(*words: str | Path, python: str = sys.executable, environment: Mapping[str, str] | None = None) -> None:
+    """Run ``pip install``. The words are packages and options, such as ``--target FOLDER``."""
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *map(str, words)]
+    subprocess.run(pip, check=True, env={**os.environ, **(environment or {})})
 
 
 def resolve_kafka(version: str = KAFKA_VERSION) -> Path:

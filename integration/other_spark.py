@@ -7,26 +7,19 @@ hides the environment's own PySpark, and everything else is the environment's.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pytest
-
+from integration import ROOT
 from integration.driver_process import wait_until
 from integration.jars import kept_folder, pip_install
+from integration.session import kill_group
 
 __all__ = ["OtherSpark", "fetch"]
-
-ROOT = Path(__file__).parent.parent
-
-SPARK_4_1, SPARK_4_3 = "4.1.4", "4.3.0"
-on_spark_4_1, on_spark_4_3 = (pytest.mark.version("PySpark", version) for version in (SPARK_4_1, SPARK_4_3))
 
 CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "zstandard>=0.25", "PyYAML>=6")
 """What Spark Connect and declarative pipelines ask for; their versions fit the environment's protobuf."""
@@ -92,21 +85,6 @@ class OtherSpark:
             yield
 
 
-def kill_group(process: subprocess.Popen[Any]) -> None:
-    """Kill the leader of a process group and all that it has started, as by ``kill -9``. It may have ended already."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def output_of(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
-    """Wait for the end of the leader of a process group, and kill the rest. Return what it wrote to its two pipes."""
-    try:
-        return process.communicate(timeout=seconds)
-    finally:
-        kill_group(process)
-
-
 def fetch(version: str) -> OtherSpark:
     """Return a version of PySpark, fetched from the package index if it is not there yet.
 
@@ -116,4 +94,6 @@ def fetch(version: str) -> OtherSpark:
         Such as ``"4.3.0"``.
     """
     packages = [f"pyspark=={version}", *CONNECT]
-    return OtherSpark(kept_folder(f"pyspark-{version}", lambda folder: pip_install(packages, folder, "--no-deps")))
+    return OtherSpark(
+        kept_folder(f"pyspark-{version}", lambda folder: pip_install("--target", folder, "--no-deps", *packages))
+    )

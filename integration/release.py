@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from integration import ROOT
 from integration.broker import Cluster
-from integration.other_spark import ROOT
+from integration.jars import pip_install
 
 DIST, BUILD = ROOT / "dist", ROOT / "build"
 
@@ -47,8 +48,7 @@ class Environment:
 
     def install(self, *packages: str, environment: Mapping[str, str] | None = None) -> None:
         """Install packages."""
-        pip = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
-        subprocess.run(pip, check=True, env={**os.environ, **(environment or {})})
+        pip_install(*packages, python=self.python, environment=environment)
 
     def run(self, *words: str | Path, cwd: Path = ROOT, **variables: str) -> str:
         """Run a program of the environment; return what it prints."""

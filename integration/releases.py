@@ -1,10 +1,13 @@
-"""Releases of Kafka's brokers beside the suite's own, as parameters of tests: the version, and the levels of features."""
+"""Releases of Spark and of Kafka's brokers beside the suite's own, as markers and parameters of tests."""
 
 from __future__ import annotations
 
 import pytest
 
-__all__ = ["BROKERS", "RELEASES", "on_broker"]
+__all__ = ["BROKERS", "RELEASES", "SPARK_4_1", "SPARK_4_3", "on_broker", "on_spark_4_1", "on_spark_4_3"]
+
+SPARK_4_1, SPARK_4_3 = "4.1.4", "4.3.0"
+on_spark_4_1, on_spark_4_3 = (pytest.mark.version("PySpark", version) for version in (SPARK_4_1, SPARK_4_3))
 
 BROKERS = "Kafka brokers"
 
@@ -22,4 +25,4 @@ RELEASES = [
         ("4.3.1", "4.3.1", {}),
     )
 ]
-"""They differ in how a transaction is ended."""
+"""Versions of brokers, with the levels of their features. They differ in how a transaction is ended."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from integration.other_spark import ROOT
+from integration import ROOT
 
 __all__ = ["Answer", "Served"]
 

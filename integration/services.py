@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 
-from integration.broker import Cluster, until_interrupted
+from integration.broker import Cluster
 from integration.postgresql import PASSWORD, USER, PostgresqlServer
+from integration.session import until_interrupted
 
 __all__ = ["variables"]
 

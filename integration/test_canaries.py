@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from integration import ROOT
 from integration.driver_process import Faults
 from tests.connector.test_canaries import files_below, secret_options, seen_in
 from transactional.faults import VARIABLE
-
-ROOT = str(Path(__file__).parent.parent)
 
 
 def driver(folder: Path) -> tuple[int, str]:

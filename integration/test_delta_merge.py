@@ -15,8 +15,8 @@ from deltalake import DeltaTable as DeltaLake
 from pyspark.sql import DataFrame
 
 from connector.delta import idempotent_merge
+from integration import ROOT
 from integration.driver_process import wait_until
-from integration.other_spark import ROOT
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder

@@ -17,12 +17,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from deltalake import DeltaTable
 
+from integration import ROOT
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.jars import resolve_delta
 from integration.mariadb import MariadbServer, mariadb_or_skip
-from integration.other_spark import ROOT, kill_group, output_of
 from integration.postgresql import PostgresqlServer
+from integration.session import kill_group, output_of
 
 EXAMPLES = ROOT / "examples"
 ROWS = 500

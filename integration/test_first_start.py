@@ -14,13 +14,13 @@ from connector.location.location import CheckpointLocation
 from connector.operations.recovery import recover
 from connector.spark.first_start import clean, left, record_start
 from connector.spark.process import is_alive, this_process
+from integration import ROOT
 from integration.object_store import BUCKET, ObjectStoreServer
 from integration.preloaded import built
 from tests.connector.cli_place import dead_process
 from transactional.errors import FencedError
 
 LEFT = ".0.0f8fad5b-d9cb-469f-a165-70867728950e.tmp"
-ROOT = Path(__file__).parent.parent
 
 
 def states(folder: Path, url: str = "") -> list[tuple[list[str], str, list[str]]]:

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from connector.cli import main
+from integration import ROOT
 from integration.broker import Cluster
 from integration.driver_process import final_rows, wait_until
-from integration.other_spark import ROOT
 from integration.topic_jobs import produce
 from integration.topic_output import TopicOutput
 

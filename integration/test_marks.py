@@ -19,11 +19,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from connector.cli import main
+from integration import ROOT
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.engine import Engine, MortalSink
 from integration.engine_query import MarkedQuery, reader
-from integration.other_spark import ROOT
 from transactional import faults
 from transactional.entry import EntryKind
 from transactional.errors import OptionError, StoreError

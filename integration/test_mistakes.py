@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
+from integration import ROOT
 from integration.broker import Cluster
 from integration.lost_formats import killed_once
 from integration.mistakes import BEGIN, RETURNED, Mistake
@@ -23,7 +24,6 @@ from integration.test_missing_rights import IDS, PASSWORD, SINK, SOURCE, WRITES,
 
 __all__ = ["guarded", "users"]
 
-ROOT = Path(__file__).parent.parent
 MOST_LINES = 45
 JVM_FRAME = re.compile(r"^\s+(at [\w.$<>]+[\w$<>]\(|\.\.\. \d+ more)")
 UNREACHABLE = "127.0.0.1:1"

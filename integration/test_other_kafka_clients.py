@@ -20,10 +20,10 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from integration import ROOT
 from integration.broker import Cluster
 from integration.go_programs import FOLDER, go_program
 from integration.jars import KAFKA_VERSION, java_executable, kept_folder, pip_install, resolve_kafka
-from integration.other_spark import ROOT
 
 PAGE = ROOT / "docs" / "read.md"
 PYTHON = ("kafka-python==3.0.12", "aiokafka==0.14.0")
@@ -77,7 +77,9 @@ class Client:
 
 
 def python() -> list[str]:
-    folder = kept_folder(f"clients-{'-'.join(PYTHON).replace('=', '')}", lambda folder: pip_install(PYTHON, folder))
+    folder = kept_folder(
+        f"clients-{'-'.join(PYTHON).replace('=', '')}", lambda folder: pip_install("--target", folder, *PYTHON)
+    )
     code = (
         f"import sys, runpy; sys.path.insert(0, {str(folder)!r}); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     )

@@ -13,8 +13,10 @@ from confluent_kafka import Producer
 
 from integration.broker import Cluster
 from integration.driver_process import wait_until
-from integration.other_spark import SPARK_4_1, SPARK_4_3, OtherSpark, fetch, kill_group, on_spark_4_1, on_spark_4_3
+from integration.other_spark import OtherSpark, fetch
 from integration.ports import Ports
+from integration.releases import SPARK_4_1, SPARK_4_3, on_spark_4_1, on_spark_4_3
+from integration.session import kill_group
 from integration.topic_output import TopicOutput
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1200)]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from connector.formats.table import FORMATS, SINKS
+from integration import ROOT
 from integration.crash_matrix import CELLS
 
-ROOT = Path(__file__).parent.parent
 SHIMS = ROOT / "shims"
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from integration import ROOT
 from integration.broker import Cluster
 from integration.debian import UnpackedPackage, is_debian, unpacked
 from integration.driver_process import DriverProcess, wait_until
-from integration.other_spark import ROOT
 from integration.served import Served
 from integration.topic_jobs import produce_keyed, topic_to_topic
 

@@ -17,7 +17,8 @@ from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest, source_lines
 from integration.broker import Cluster
 from integration.driver_process import Faults
-from integration.other_spark import SPARK_4_3, OtherSpark, fetch, on_spark_4_3
+from integration.other_spark import OtherSpark, fetch
+from integration.releases import SPARK_4_3, on_spark_4_3
 from integration.topic_output import TopicOutput
 from transactional import faults
 

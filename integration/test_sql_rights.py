@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from integration.other_spark import ROOT
+from integration import ROOT
 from integration.sql_bench import SCHEMA, Bench, server_of
 from integration.sql_output import DatabaseServer
 from transactional.errors import TwoPhaseCommitError

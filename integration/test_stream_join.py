@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from integration.broker import Cluster
 from integration.dag import Stage, read_rows
 from integration.driver_process import Faults, wait_until
-from integration.other_spark import kill_group
+from integration.session import kill_group
 from integration.test_cuts import Origin, as_it_is, credit, debit
 from transactional import faults
 

@@ -11,8 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from integration import ROOT
 from integration.broker import Cluster
-from integration.other_spark import ROOT
 from integration.postgresql import PostgresqlServer
 from integration.services import variables
 from tests.notebook import NOTEBOOK, PAGES, notebook

@@ -34,6 +34,12 @@ def test_it(number):
 def test_another():
     assert {result}
 
+@pytest.mark.version("Kafka", "3.7.0")
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_release_that_is_not_there(number):
+    if number == 2:
+        pytest.skip("it is not there")
+
 def test_the_suite_s_own():
     pass
 """
@@ -55,7 +61,9 @@ def results(folder: Path, result: bool, *arguments: str) -> Sequence[tuple[str, 
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_what_has_passed_is_recorded_beside_older_results(tmp_path: Path, workers: str) -> None:
+def test_what_has_passed_is_recorded_beside_older_results_unless_a_test_was_skipped(
+    tmp_path: Path, workers: str
+) -> None:
     found = results(tmp_path, True, "--numprocesses", workers)
     assert found == [("Kafka", "3.8.0", 9), ("Kafka", "3.9.1", 2), ("PySpark", "4.3.0", 1)]
 

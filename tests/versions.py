@@ -28,17 +28,23 @@ class Versions:
     def __init__(self, file: Path = FILE) -> None:
         self._file = file
         self._passed: Counter[tuple[str, str]] = Counter()
+        self._skipped: set[tuple[str, str]] = set()
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Let the reports of a test name its versions: with pytest-xdist, they are all that comes back."""
         item.user_properties += [("version", list(mark.args)) for mark in item.iter_markers("version")]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test that has passed."""
-        if report.when == "call" and report.passed:
-            for kind, value in report.user_properties:
-                if kind == "version" and isinstance(value, list):
-                    self._passed[value[0], value[1]] += 1
+        """Count a test that has passed. A version of which a test was skipped is not written."""
+        found = [
+            (value[0], value[1])
+            for kind, value in report.user_properties
+            if kind == "version" and isinstance(value, list)
+        ]
+        if report.skipped:
+            self._skipped.update(found)
+        elif report.when == "call" and report.passed:
+            self._passed.update(found)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the file."""
@@ -48,6 +54,8 @@ class Versions:
         date = dt.datetime.now(dt.timezone.utc).date().isoformat()
         found = {(each["name"], each["version"]): each for each in read_results(self._file)}
         for (name, version), passed in self._passed.items():
+            if (name, version) in self._skipped:
+                continue
             found[name, version] = {
                 "commit": commit(),
                 "name": name,

@@ -12,7 +12,13 @@ from connector.cli.arguments import Yes
 from connector.cli.place import find_location
 from connector.cli.report import Report
 from connector.kafka.source.offsets import positions_to_json
-from connector.kafka.source.old_query import OldQuery, OldSource, make_location, read_old_query, refuse_unless_empty
+from connector.kafka.source.old_query import (
+    OldKafkaSource,
+    OldQuery,
+    make_location,
+    read_old_query,
+    refuse_unless_empty,
+)
 from connector.location.location import CheckpointLocation
 from connector.views.words import time_text
 from transactional.errors import LocationError, OptionError
@@ -76,7 +82,7 @@ def import_offsets(
         dropped_state=found.has_state,
         watermark=found.watermark,
         sources=[each.number for each in chosen],
-        offsets=[positions_to_json(each.positions or {}) for each in chosen],
+        offsets=[positions_to_json(each.positions) for each in chosen],
         consequences=consequences,
     )
     report.confirm(yes)
@@ -84,7 +90,7 @@ def import_offsets(
     report.say(f'imported: start the new query with .option("checkpointLocation", {json.dumps(location.path)})')
 
 
-def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
+def _chosen(old: OldQuery, source: int | None) -> Sequence[OldKafkaSource]:
     if source is None:
         chosen = old.sources
     else:
@@ -97,20 +103,20 @@ def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
                 value=source,
                 expectation=f"the number of a source of the query, 0 to {len(old.sources) - 1}",
             )
-    foreign = [each for each in chosen if each.positions is None]
+    kafka = [each for each in chosen if isinstance(each, OldKafkaSource)]
+    foreign = [each for each in chosen if not isinstance(each, OldKafkaSource)]
     if foreign:
-        kafka = [each.number for each in old.sources if each.positions is not None]
         raise LocationError(
             "NOT_A_KAFKA_SOURCE",
             path=old.path,
             foreign=[str(each) for each in foreign],
             sources=[each.number for each in foreign],
-            kafka=kafka,
+            kafka=[each.number for each in old.sources if isinstance(each, OldKafkaSource)],
         )
-    return chosen
+    return kafka
 
 
-def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
+def _consequences(old: OldQuery, chosen: Sequence[OldKafkaSource]) -> Iterator[str]:
     yield f"{old.path}: query {old.query}."
     if old.batch < 0:
         yield "No micro-batch was committed: the new query begins where the old query began."
@@ -118,7 +124,7 @@ def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
         counts = "which is treated as written" if old.batch == old.uncommitted else "the last committed micro-batch"
         yield f"The new query begins where micro-batch {old.batch} ended, {counts}."
     for each in chosen:
-        yield f"  source {each.number}: {json.dumps(positions_to_json(each.positions or {}))}"
+        yield f"  source {each.number}: {json.dumps(positions_to_json(each.positions))}"
     if old.uncommitted is not None:
         if old.batch == old.uncommitted:
             yield f"Rows of micro-batch {old.uncommitted} that the old query had not written yet are LOST."

@@ -42,7 +42,6 @@ def series_of(
             "preparing": [_seconds(each.preparing_ms) for each in whole],
             "deciding": [_seconds(each.deciding_ms) for each in whole],
             "committing": [_seconds(each.committing_ms) for each in whole],
-            "rows": [each.rows for each in whole],
             "rate": _rates(whole),
         },
         "lag": {

@@ -100,8 +100,12 @@ class Watcher:
         """A number that increases with every change of the facts."""
         return self._version
 
+    def lag(self, path: str) -> Mapping[str, int]:
+        """Return each topic's lag in offsets for a query, from the newest answers of all clusters."""
+        return {topic: behind for each in self.clusters for topic, behind in each.lags.get(path, {}).items()}
+
     def lags(self, path: str) -> Sequence[LagSample]:
-        """Return the lag of a query, as the brokers' last answers show it."""
+        """Return the lag of a query over time, as the brokers' last answers show it."""
         return tuple(self._lags[path])
 
     def look_at_journal(self, path: str) -> None:
@@ -118,8 +122,7 @@ class Watcher:
         with self._changed:
             self._clusters = seen
             for path, samples in self._lags.items():
-                lag = {topic: behind for each in seen for topic, behind in each.lags.get(path, {}).items()}
-                if lag:
+                if lag := self.lag(path):
                     samples.append((max(each.time for each in seen) / 1000, lag))
             self._tell()
 

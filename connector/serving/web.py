@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +114,7 @@ class Page:
             "ago": None if last is None else max(0.0, now - (last.committed or 0) / 1000),
             "pending": pending(query.ledger, now),
             "counts": counts(query.ledger),
-            "lag": self._lag(query),
+            "lag": self._watcher.lag(query.path),
             "held": [held for cluster in self._watcher.clusters for held in _held_by(cluster, query)],
             "commands": _commands(query, self._watcher.clusters),
         }
@@ -132,7 +132,7 @@ class Page:
             tone=_tone(query),
             done=_done(query),
             pairs=query_pairs(query.path, query.ledger, time.time(), query.alive, query.doing),
-            lag=self._lag(query),
+            lag=self._watcher.lag(query.path),
             commands=_commands(query, self._watcher.clusters),
             checkpoints=[_line(each) for each in reversed(found)][:SHOWN_CHECKPOINTS],
             incidents=_incidents(query, found),
@@ -236,13 +236,6 @@ class Page:
             "rows": [(name, list(columns.values())) for name, columns in rows],
         }
 
-    def _lag(self, query: QueryFacts) -> Mapping[str, int]:
-        return {
-            topic: behind
-            for cluster in self._watcher.clusters
-            for topic, behind in cluster.lags.get(query.path, {}).items()
-        }
-
     def _answer(self, name: str, code: int = 200, /, **facts: Any) -> HTMLResponse:
         return HTMLResponse(self._pages.get_template(name).render(**facts), code)
 
@@ -329,9 +322,7 @@ def _held_by(cluster: ClusterFacts, query: QueryFacts) -> list[str]:
         str(held.partition)
         for held in cluster.view.held
         if any(
-            one.owner is not None
-            and one.owner.location == query.ledger.location
-            and held.partition in one.transaction.opened
+            one.owner is not None and one.owner.location == query.path and held.partition in one.transaction.opened
             for one in cluster.assessments
         )
     ]

@@ -17,9 +17,10 @@ from typing import Any
 
 import psutil
 
+from integration import ROOT
 from integration.benchmarks.accounts import ProcessTree
 from integration.jars import JarResolutionError, Jars, cache_folder, exclusive, resolve, resolve_spark_kafka
-from integration.other_spark import ROOT, kill_group
+from integration.session import kill_group
 
 __all__ = ["Engine", "EngineError", "Launch", "flink", "spark"]
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Producer
 
-from integration.other_spark import ROOT
+from integration import ROOT
 
 __all__ = ["lateness", "pace", "parse"]
 

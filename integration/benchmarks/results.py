@@ -22,8 +22,8 @@ from rich.table import Table
 
 from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import native_library
+from integration import ROOT
 from integration.jars import KAFKA_VERSION, SPARK_KAFKA_VERSION, JarResolutionError, java_executable
-from integration.other_spark import ROOT
 
 __all__ = ["NOISY_LOAD", "Results", "add_options", "arguments_of", "data_plane", "settle"]
 

@@ -43,11 +43,17 @@ class OldSource:
 
     number: int  # The number of the source, from 0, in the order of the offset log.
     name: str  # The source's name; empty if the query identified its sources by position.
-    positions: Positions | None  # Where the new query begins; None if this is not a Kafka source.
     line: str  # The source's line in the offset log.
 
     def __str__(self) -> str:
         return f"source {self.number} ({self.line[:SHOWN]}{'...' if len(self.line) > SHOWN else ''})"
+
+
+@dataclass(frozen=True)
+class OldKafkaSource(OldSource):
+    """One of Spark's Kafka sources in the old query."""
+
+    positions: Positions  # Where the new query begins.
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def refuse_unless_empty(location: CheckpointLocation) -> None:
 
 
 def make_location(
-    location: CheckpointLocation, old: OldQuery, sources: Sequence[OldSource], clock: Clock | None = None
+    location: CheckpointLocation, old: OldQuery, sources: Sequence[OldKafkaSource], clock: Clock | None = None
 ) -> str:
     """Write the new location; return Spark's id of the new query.
 
@@ -118,8 +124,7 @@ def make_location(
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))
     lines = [old.version, old.metadata]
     for source in sources:
-        at = source.positions or {}
-        end = SourceOffset(topics=at, start=at, barrier=barrier, barrier_empty=1)
+        end = SourceOffset(topics=source.positions, start=source.positions, barrier=barrier, barrier_empty=1)
         lines.append(text_of_line(old.version, source.name, json.dumps(end.to_json())))
     refuse_unless_empty(location)
     location.files.put("offsets/0", "\n".join(lines).encode())
@@ -133,7 +138,10 @@ def _source(location: CheckpointLocation, number: int, line: SourceLine, has_beg
         text = _initial_line(location, line.name or str(number))
     if SourceLine.parse(text).offset is not None:
         raise LocationError("ALREADY_BARRIER_KAFKA", path=location.path)
-    return OldSource(number, line.name, _kafka_positions(text), text)
+    positions = _kafka_positions(text)
+    if positions is None:
+        return OldSource(number, line.name, text)
+    return OldKafkaSource(number, line.name, text, positions)
 
 
 def _kafka_positions(line: str) -> Positions | None:

@@ -42,14 +42,24 @@
     return [found.time, ...sums.reverse()];
   }
 
-  function rows(found, kinds, lag) {
-    events = found;
-    const times = [...found.map((event) => event.time), ...lag.time];
+  // One table of numbers for each chart: the times come first, then one list for each series.
+  function tables({ events, kinds, checkpoints, lag }) {
+    const row = (kind, at) => events.map((event) => (event.kind === kind ? kinds.length - at : null));
+    return [
+      [events.map((event) => event.time), ...kinds.map(row)],
+      stacked(checkpoints),
+      [checkpoints.time, checkpoints.rate],
+      [lag.time, ...Object.values(lag.topics)],
+    ];
+  }
+
+  // Keep what the charts' hooks need: they run while a chart is made.
+  function remember(data) {
+    events = data.events;
+    const times = [...events.map((event) => event.time), ...data.lag.time];
     const [first, last] = [Math.min(...times), Math.max(...times)];
     const beside = Math.max(1, (last - first) / 50);
     span = [first - beside, last + beside];
-    const of = (kind, at) => found.map((event) => (event.kind === kind ? kinds.length - at : null));
-    return [found.map((event) => event.time), ...kinds.map(of)];
   }
 
   function say(plot) {
@@ -64,11 +74,12 @@
 
   function create(box, data) {
     const kinds = data.kinds;
-    const timeline = draw(box, "Checkpoints", rows(data.events, kinds, data.lag), {
+    const [timed, lasted, read, behind] = tables(data);
+    const timeline = draw(box, "Checkpoints", timed, {
       legend: { show: false },
       hooks: { setCursor: [say] },
       axes: axes((plot, values) => values.map((value) => (kinds[kinds.length - value] ? `${SIGNS[kinds[kinds.length - value]]} ${kinds[kinds.length - value]}` : ""))).map(
-        (axis, at) => (at ? { ...axis, size: 104, splits: () => kinds.map((_, index) => kinds.length - index) } : axis)),
+        (axis, at) => (at ? { ...axis, splits: () => kinds.map((_, index) => kinds.length - index) } : axis)),
       scales: { x, y: { range: [0.5, kinds.length + 0.5] } },
       series: [{}, ...kinds.map((kind) => ({
         label: kind, paths: () => null, points: { show: true, size: 9, width: 1, stroke: color(`--${kind}`), fill: color(`--${kind}`) },
@@ -78,7 +89,7 @@
     const said = box.appendChild(document.createElement("p"));
     said.id = "said";
     say(timeline);
-    draw(box, "Duration", stacked(data.checkpoints), {
+    draw(box, "Duration", lasted, {
       axes: axes((plot, values) => values.map(seconds)),
       scales: fromZero,
       series: [{ label: "at" }, ...[...STEPS].reverse().map((step) => ({
@@ -86,14 +97,14 @@
         value: (plot, sum, series, index) => seconds(index == null ? null : plot.found[step][index]),
       }))],
     }).found = data.checkpoints;
-    draw(box, "Rows per second", [data.checkpoints.time, data.checkpoints.rate], {
+    draw(box, "Rows per second", read, {
       axes: axes(compact),
       scales: fromZero,
       series: [{ label: "at" }, { label: "rows per second", stroke: color("--committing"), width: 2, value: (plot, value) => number(value) }],
     });
     const topics = Object.keys(data.lag.topics);
     if (topics.length) {
-      draw(box, "Lag in offsets, as the brokers have answered in the last hours", [data.lag.time, ...topics.map((topic) => data.lag.topics[topic])], {
+      draw(box, "Lag in offsets, as the brokers have answered in the last hours", behind, {
         axes: axes(compact),
         scales: fromZero,
         series: [{ label: "at" }, ...topics.map((topic, at) => ({
@@ -111,15 +122,15 @@
     if (!answer.ok) return;
     const data = await answer.json();
     if (!data.events.length) return;
-    const topics = Object.keys(data.lag.topics);
-    if (!box.children.length || box.dataset.topics !== topics.join(",")) {
-      box.replaceChildren();
+    remember(data);
+    if (!box.children.length || box.dataset.topics !== Object.keys(data.lag.topics).join(",")) {
+      drawn.forEach((plot) => plot.destroy());
       drawn = [];
+      box.replaceChildren();
       create(box, data);
       return;
     }
-    const news = [rows(data.events, data.kinds, data.lag), stacked(data.checkpoints), [data.checkpoints.time, data.checkpoints.rate],
-      [data.lag.time, ...topics.map((topic) => data.lag.topics[topic])]];
+    const news = tables(data);
     drawn[1].found = data.checkpoints;
     drawn.forEach((plot, at) => {
       const { min, max } = plot.scales.x;
