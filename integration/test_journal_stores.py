@@ -280,7 +280,9 @@ def test_a_store_that_is_not_there_is_an_error_that_names_it_and_no_secret(proxy
     journal = location.journal()
     append(journal)
     proxy.spoil = ["refuse"] * 50
-    with pytest.raises(JournalError, match=r"JOURNAL_STORE_FAILED.*failed at 2\.json: .*s3://") as refused:
+    with pytest.raises(
+        JournalError, match=r"JOURNAL_STORE_FAILED.*could not read or write 2\.json: .*s3://"
+    ) as refused:
         append(journal)
     assert "not-a-secret" not in str(refused.value) + repr(refused.value.__cause__)
     proxy.spoil = []
@@ -388,7 +390,7 @@ def test_an_hdfs_that_refuses_us_is_an_error_that_says_why(hdfs: HdfsServer, fro
     location = CheckpointLocation(in_hdfs(hdfs), {"endpoint": front.endpoint})
     location.files.put("x/a", b"one")
     front.trouble = lambda method, path: "locked"
-    with pytest.raises(OptionError, match=r"LOCATION_UNKNOWN_STORE.*wants Kerberos.*singleDriver=true"):
+    with pytest.raises(OptionError, match=r"LOCATION_UNKNOWN_STORE.*requires Kerberos.*singleDriver=true"):
         location.journal().load()
     front.trouble = lambda method, path: "login"
     for change in (lambda: location.files.create("x/b", b"two"), lambda: location.files.delete(["x/a"])):

@@ -205,7 +205,7 @@ def test_a_text_that_is_no_utf8_is_not_encoded(spark: SparkSession, registry: Ma
     ]
     row = spark.range(1).selectExpr(f"named_struct('{place}', {made}) AS v")
     with pytest.raises(
-        Exception, match=r"\[ROW_NOT_ENCODED\] A row can't be encoded with the schema with the id 7: a string in it"
+        Exception, match=r"\[ROW_NOT_ENCODED\] A row can't be encoded with schema id 7: a string in the row"
     ):
         row.select(encode_json("v", registry, topic="t")).collect()
 

@@ -72,7 +72,7 @@ tests:
           - exp_labels: {severity: critical, location: a, state: gone}
             exp_annotations:
               summary: "The driver of a is gone, with rows to read or to commit"
-              action: "Start the query. What it has prepared waits until the transactions' timeout."
+              action: "Start the query. Its prepared transactions wait until they time out."
       - eval_time: 17m
         alertname: BarrierTransactionOverdue
         exp_alerts:

@@ -170,7 +170,7 @@ def test_rows_that_a_trigger_drops_are_not_called_committed(
     if staged_first:
         handle = bench.prepare(rows)
     raising(database, table, "IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW;")
-    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*2 rows of 3"):
+    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*2 of 3 rows"):
         bench.commit(handle if staged_first else bench.prepare(rows))
     database.ask(f"DROP TRIGGER g_{table} ON {table}")
     bench.commit(bench.prepare([rows[0]], batch=1))

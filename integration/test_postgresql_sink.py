@@ -392,7 +392,7 @@ def test_rows_that_a_rule_drops_are_not_called_committed(database: PostgresqlSer
     database.ask(f"CREATE RULE r AS ON INSERT TO {table} DO INSTEAD NOTHING")
     bench = Bench(database, table)
     handle = bench.prepare([[1, "a"]])
-    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*0 rows of 1"):
+    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*0 of 1 rows"):
         bench.commit(handle)
     database.ask(f"DROP RULE r ON {table}")
     bench.commit(handle)

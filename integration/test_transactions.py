@@ -184,7 +184,7 @@ def test_what_looks_like_ours_is_not_aborted_without_its_journal(
     _, document, _ = answer(capsys, "transactions", "list", "--id", name, *servers)
     assert document["transactions"][0]["verdict"] == "STRANGER"
     assert document["transactions"][0]["command"] is None
-    assert "Name the checkpointLocation" in document["transactions"][0]["advice"]
+    assert "Pass the checkpointLocation" in document["transactions"][0]["advice"]
     status, document, _ = answer(capsys, "transactions", "abort", name, *servers, "--yes")
     assert (status, document["condition"]) == (1, "ABORT_REFUSED")
     query.finish()

@@ -121,7 +121,7 @@ def decode(data: bytes, source: str) -> Entry:
 
 def torn(source: str, why: Exception) -> JournalError:
     """Return the error for a file that has the name of an entry but does not contain a whole entry."""
-    return JournalError("JOURNAL_DAMAGED", reason=f"{source} is not a whole journal entry: {why}", file=source)
+    return JournalError("JOURNAL_DAMAGED", reason=f"{source} is not a complete journal entry: {why}", file=source)
 
 
 _CHECKSUM_KEY: Final = b'"checksum":"'

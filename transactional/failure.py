@@ -25,7 +25,7 @@ class Remedy(str, enum.Enum):
     """The response of a supervisor to a failure."""
 
     RESTART = "start the query again"
-    REWIND = "rewind the query to the newest point from which no row is written twice, then start it again"
+    REWIND = "rewind the query to the newest point from which it can continue without writing a row twice, then start it again"
     NONE = "leave the query stopped, because no restart fixes the failure: a person must act"
     STOPPED = "do nothing, because the query was asked to stop and has not failed"
 

@@ -166,7 +166,7 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
         return {}
     seen = history.seen if history.binding else None
     if seen is not None and held > max(history.known, seen.get("checkpoint", 0)):
-        raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
+        raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} contains checkpoint {held} of the query")
     must_hold(store, held, history.newest)
     if held:  # if `former` is set, this store has another address, so it is a copy of the old store
         must_hold(store, held, history.former)

@@ -153,7 +153,7 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
             prepared_now = [record.batch for record in ledger.undecided()]
             raise _concurrent(
                 f"micro-batch {batch} can't be recorded: the journal ends at micro-batch {ledger.accounted}, and the prepared "
-                f"micro-batches are {prepared_now}, but this process has read that they are {list(covers)}",
+                f"micro-batches are {prepared_now}. When this process read the journal, they were {list(covers)}",
                 batch=batch,
             )
 
@@ -206,8 +206,8 @@ def may_stop(token: int) -> Judge:
         unsettled = [found for found in ledger.unsettled() if any(part.open for part in ledger.parts_of(found))]
         if undecided or unsettled:
             raise _concurrent(
-                f"run {token} can't end: prepared, undecided micro-batches: {[record.batch for record in undecided]}; "
-                f"decided, unsettled checkpoints: {[checkpoint.id for checkpoint in unsettled]}",
+                f"run {token} can't end: prepared but undecided micro-batches: {[record.batch for record in undecided]}; "
+                f"decided but unsettled checkpoints: {[checkpoint.id for checkpoint in unsettled]}",
                 run=token,
             )
 

@@ -84,9 +84,11 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
             batches += [record.batch for record in ledger.undecided()]
             why = f"micro-batches {sorted(batches)} are not settled there"
         elif run is not None and run.ended is None:
-            why = f"its run {run.token} has not ended"
+            why = f"the query's run {run.token} there has not ended"
         elif newest is None or (newest.id, newest.time) != (checkpoint, wanted.time):
-            why = f"its last checkpoint is {newest.id if newest else 'unknown'}, but the savepoint has {checkpoint}"
+            why = (
+                f"the last checkpoint there is {newest.id if newest else 'unknown'}, but the savepoint has {checkpoint}"
+            )
         elif ledger.accounted > max(wanted.batches):  # adopted: micro-batches without a checkpoint count as done
             why = (
                 f"the savepoint ends at micro-batch {max(wanted.batches)}, but the location ends at {ledger.accounted}"

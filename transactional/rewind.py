@@ -1,6 +1,6 @@
-"""Rewinds: a stopped query goes back to an earlier checkpoint, in place. The durable steps, in order:
+"""Rewinds: a stopped query goes back to an earlier checkpoint, at the same location. The durable steps, in order:
 
-R1 choose the target, check that the query can go back to it and that the location is no older copy
+R1 choose the target, check that the query can go back to it and that the location is not an older copy
 R2 journal `rewind begun`, which ends every run (a process that resumes the rewind journals it again)
 R3 settle or void every decision
 R4 abort everything that is prepared, and sweep
@@ -8,7 +8,7 @@ R5 restore the sink's store, if the user requested it
 R6 roll back the query's logs, from the highest micro-batch down
 R7 journal `rewind done`
 
-Between R2 and R7, only the rewind owns the location. If the query starts, it is refused. Every step can be repeated.
+Between R2 and R7, only the rewind owns the location. A start of the query fails in between. Every step can be repeated.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class QueryLogs(Protocol):
 class Preview:
     """The effects that a rewind would have."""
 
-    # The target that the user has named. If None, the rewind finds the newest point from which no row is written twice.
+    # The target that the user has chosen. If None, the rewind finds the newest point from which the query can continue without
+    # writing a row twice.
     checkpoint: int | None
     # The micro-batch after which the query would continue. Without a named target, the rewind may find a later one.
     batch: int
@@ -103,7 +104,7 @@ class Rewinder:
         Parameters
         ----------
         checkpoint : int or None
-            The target. None for the newest point from which no row is written twice.
+            The target. None for the newest point from which the query can continue without writing a row twice.
 
         Raises
         ------
@@ -190,7 +191,7 @@ class Rewinder:
         """Return the rewind that has begun and has not finished. Raises NothingToRewindError if there is none."""
         begun = self._journal.ledger.rewinding
         if begun is None:
-            raise NothingToRewindError("NOTHING_TO_REWIND", reason="no rewind was started here, or it has finished")
+            raise NothingToRewindError("NOTHING_TO_REWIND", reason="no rewind is in progress here")
         return begun
 
     def finish(self) -> int:
@@ -227,7 +228,7 @@ class Rewinder:
         found = self._sink.abort([part.handles[-1] for part in prepared]) if prepared else []
         if found:
             committed = next(part for part in prepared if part.handles[-1] in found)
-            raise committed_undecided(committed, "going back")
+            raise committed_undecided(committed, "a rewind")
         kept = [part.handles[-1] for c in ledger.unsettled() for part in ledger.parts_of(c) if part.open]
         self._sink.sweep(kept, Cutoff(ledger.identity(self._query_id), token, 0))
 

@@ -78,7 +78,9 @@ class Settlement:
             if self._settle_once(identifier, token):
                 return
         raise RetriableError(
-            "LOST_AFTER_DECISION", checkpoint=identifier, detail=f", {ROUNDS} times in one attempt to settle it"
+            "LOST_AFTER_DECISION",
+            checkpoint=identifier,
+            detail=f" in each of {ROUNDS} attempts to settle the checkpoint",
         )
 
     def _settle_once(self, identifier: int, token: int) -> bool:
@@ -202,7 +204,7 @@ class Settlement:
             store = f"{self._sink.name()} {route}".strip()
             # If this driver was paused, its successor may have decided the checkpoint. So load the journal before raising.
             if held is not None and held > ledger.known and held > self._journal.load().known:
-                raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
+                raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} contains checkpoint {held} of the query")
             if held is not None:
                 must_hold(store, held, newest)
 
@@ -302,14 +304,14 @@ class Settlement:
             if position < len(behind):
                 earlier = behind[position]
                 reason = (
-                    f"no checkpoint was decided at micro-batch {batch}, because of micro-batch {earlier}: {why_not(state)} "
-                    f"({state.evidence}). No row of these micro-batches was committed"
+                    f"no checkpoint was decided at micro-batch {batch}. In micro-batch {earlier}, {why_not(state)}. "
+                    "No row of these micro-batches was committed"
                 )
                 raise RewindRequiredError("PREPARED_LOST", batches=[earlier], reason=reason, handle=text)
             raise RetriableError(
                 "HANDLE_NOT_ALIVE",
                 batch=batch,
-                reason=f"{why_not(state)} ({state.evidence})",
+                reason=why_not(state),
                 handle=text,
                 seconds_left=state.seconds_left,
                 margin=state.margin,
@@ -354,7 +356,7 @@ class Settlement:
             part = parts.get(read.key)
             if part is None or part.lost or not read.digest or read.rows < part.rows:
                 continue
-            check_rows(record.batch, f"{part}, which is committed", part, read)
+            check_rows(record.batch, f"the committed {part}", part, read)
 
 
 def _repaired(batch: int, part: PartRecord, written: Part | None) -> Mapping[str, Any] | None:
@@ -378,13 +380,15 @@ def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
 
 def why_not(state: HandleState) -> str:
     """Return why no checkpoint with this transaction may be decided, as text for an error message."""
+    evidence = f" ({state.evidence})" if state.evidence else ""
     if state.outcome is not Outcome.PREPARED:
         return (
-            f"a prepared transaction is {state.outcome.value}. Its timeout may be too short for the slowest task. Or another "
-            "program, or a late request of an earlier attempt, has ended the transaction"
+            f"the state of a prepared transaction is now {state.outcome.value}. Its timeout may be too short for the slowest "
+            f"task, or another program or a late request from an earlier attempt may have ended it{evidence}"
         )
     left = state.seconds_left or 0.0
     clocks = " (this machine's clock is ahead of the store's)" if left < 0 else ""
     return (
-        f"a prepared transaction has {left:.0f} s left{clocks}, but {state.margin:.0f} s must remain: raise its timeout"
+        f"a prepared transaction has {left:.0f} s left{clocks}, but {state.margin:.0f} s must remain: raise its "
+        f"timeout{evidence}"
     )

@@ -41,10 +41,10 @@ def doctor(
     """Before a first start, or when a start fails: check everything that a query needs.
 
     Also run the command after you change rights or settings. The command checks brokers, topics, tables, databases, rights,
-    the checkpoint store and versions. It needs no Spark. Unless you pass --try-transaction, it changes nothing. Without
-    LOCATION, the command checks the options that you pass with --options-file or --option. These are the options of a source
-    or sink of barrier-kafka, or the settings of a Schema Registry. If the query would fail or lose a guarantee, the exit
-    status is 1.
+    the checkpoint store and versions. It needs no Spark, and it writes no rows. In the checkpoint store and in a table's
+    folder, it creates a file and deletes it again. Without LOCATION, the command checks the options that you pass with
+    --options-file or --option. These are the options of a source or sink of barrier-kafka, or the settings of a Schema
+    Registry. If the query would fail or lose a guarantee, the exit status is 1.
     """
     from connector.doctor.examine import examine_location, examine_options
 

@@ -29,8 +29,8 @@ def recover_query(
 
     Run the command as systemd's ExecStartPre, or as a container's first command. It finishes an interrupted rewind, settles
     decided checkpoints and commits prepared micro-batches. If prepared rows are lost, or if Spark's logs no longer match the
-    journal, the command takes the query back to a point from which no row is written twice. The query then reads the rows after
-    that point again.
+    journal, the command rewinds the query to a point from which it can continue without writing a row twice. The query then
+    reads the rows after that point again.
 
     If no query has run at LOCATION, there is nothing to do. If LOCATION may not exist, pass --first-start.
     """

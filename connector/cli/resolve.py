@@ -86,7 +86,7 @@ def resolve(
         return
     chosen = parts.get((checkpoint, part or ""))
     if chosen is None or decision is None:
-        why = "--checkpoint and --part must name an unsettled part, and --as a decision"
+        why = "--checkpoint and --part must identify an unsettled part, and --as must be a decision"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if decision is Decision.DIFFERENCE and not chosen.lost:
         why = "accept-difference is only for a lost part whose replay differs, but this part is open, and may be committed"

@@ -200,7 +200,7 @@ def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitE
             checkpoints=[each.id for each in preview.emitted],
             target=preview.checkpoint,
             where=where,
-            alternative="" if _restoring(preview, sink) else ", or roll the tables back with --restore-tables",
+            alternative="" if _restoring(preview, sink) else ". Or roll the tables back with --restore-tables",
         )
     return None
 
@@ -210,7 +210,7 @@ def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
         return StoreError(
             "NOT_RESTORABLE",
             sink=sink.name(),
-            reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (the "
+            reason=f"the journal does not contain the output's position after checkpoint {preview.checkpoint} (the "
             "checkpoint had no rows, or the entry was removed)",
         )
     try:

@@ -47,8 +47,8 @@ def take(
 ) -> None:
     """Before an upgrade, a move or a risky change: copy the query's newest completed checkpoint, with Spark's state and logs.
 
-    The command works while the query runs, and after it has died. If micro-batches are prepared but not committed (with the
-    option barrierInterval), the command first asks the query to close a checkpoint that contains them.
+    You can run the command while the query runs, and after the query has died. If micro-batches are prepared but not
+    committed (with the option barrierInterval), the command first asks the query to close a checkpoint that contains them.
     """
     open_journal(location, "there is no checkpoint to copy")
     found = taking.take(location, target, timeout=timeout, newest=newest)

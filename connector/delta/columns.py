@@ -112,7 +112,7 @@ def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
         wrong = sorted(REFUSED & set(field.name))
         if wrong:
             column = f"{within}{field.name}"
-            reason = f"Delta's writers refuse the column {column!r}: its name contains {' '.join(map(repr, wrong))}. Rename it"
+            reason = f"Delta's writers reject the column {column!r}: its name contains {' '.join(map(repr, wrong))}. Rename it"
             raise _mismatch(reason, column=column)
         check_names(inner_fields(field.type), f"{within}{field.name}.")
 

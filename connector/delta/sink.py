@@ -275,7 +275,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
                 must_hold(self._folder.uri, held, checkpoint.after)
                 if held > checkpoint.id:
                     raise PutBackError(
-                        "LOCATION_PUT_BACK", evidence=f"{self._folder.uri} holds checkpoint {held} of the query"
+                        "LOCATION_PUT_BACK", evidence=f"{self._folder.uri} contains checkpoint {held} of the query"
                     )
                 check_protocol(table)
                 check_unchanged(self._folder, table, living)

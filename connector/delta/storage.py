@@ -72,7 +72,7 @@ class TableFolder:
         try:
             return DeltaTable(self.uri, storage_options=self.storage_options())
         except TableNotFoundError:
-            raise StoreUnreachableError("TABLE_UNREACHABLE", table=self.uri, reason="there is no table") from None
+            raise StoreUnreachableError("TABLE_UNREACHABLE", table=self.uri, reason="there is no Delta table") from None
 
     def storage_options(self) -> dict[str, str] | None:
         """Return deltalake's options for the object store; None if there are none."""

@@ -10,7 +10,7 @@ from transactional.finding import Finding, Level
 CHECKS: Final = {
     "options": "options that are unknown, missing, forbidden, or have a wrong value",
     "brokers": "brokers that can't be reached or do not answer, a wrong login, an untrusted certificate",
-    "rights": "an operation that this user is not allowed to do",
+    "rights": "a right that this user lacks",
     "topic": "a topic or a partition that does not exist",
     "transaction-version": "brokers with an older transaction protocol, or whose release skips transaction markers",
     "trial-transaction": "brokers that do not support transactions as Apache Kafka does",

@@ -321,16 +321,16 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
         return
     oldest = next((number for number in sorted({-1, *kept.offsets}) if not kept.missing_after(number)), None)
     reach = (
-        "it can't go back to any micro-batch"
+        "the query can't be rewound to any micro-batch"
         if oldest is None
-        else f"the oldest point that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}"
+        else f"the oldest point to rewind to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}"
     )
     raise RewindTooFarError(
         "REWIND_TOO_FAR",
         batch=batch,
         oldest=oldest,
         missing=list(missing[:10]),
-        reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}. "
+        reason=f"it lacks {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}. "
         f"Spark keeps only the newest {RETAINED} (default: 100) micro-batches, and a restored location has none from before "
         f"the savepoint. So {reach}",
     )

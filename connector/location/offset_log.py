@@ -72,7 +72,7 @@ def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[So
     if _ends_early(text):
         raise _torn(location, path, f"it ends after {len(text)} characters")
     if lines[0] not in VERSIONS:
-        known = f"it reads {' and '.join(VERSIONS)}"
+        known = f"it supports {' and '.join(VERSIONS)}"
         raise UnknownOffsetsError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(lines[0]), reason=known)
     try:
         return [SourceLine.parse(offset, name) for name, offset in map(VERSIONS[lines[0]], lines[2:])]

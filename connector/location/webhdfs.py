@@ -179,7 +179,7 @@ def _error_of(response: Response, request: Request) -> Exception:
         kind, message = f"HTTP {response.status_code}", response.reason
     said = f"{request.op} {request.shown}: {kind}: {message}"
     if response.status_code == UNAUTHORIZED:
-        reason = f"{urlsplit(response.url).netloc} wants Kerberos, which is not supported: use singleDriver=true"
+        reason = f"{urlsplit(response.url).netloc} requires Kerberos, which is not supported: use singleDriver=true"
         return OptionError("LOCATION_UNKNOWN_STORE", location=request.shown, reason=reason, option="checkpointLocation")
     if NO_DATANODE in message:  # because it starts, or because all are avoided
         request.avoided.clear()

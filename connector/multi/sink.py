@@ -420,7 +420,7 @@ class MultiSink(
         names = {each["sink"] for each in handles}
         if names - set(self._sinks):
             reason = (
-                f"a handle belongs to the sink {min(names - set(self._sinks))}, which the option sinks does not name"
+                f"a handle belongs to the sink {min(names - set(self._sinks))}, which the option sinks does not list"
             )
             raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
         return [(one, one.of(handles)) for one in self._sinks.values() if one.name in names]

@@ -196,7 +196,7 @@ def _close(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str
 def _go_back(
     location: CheckpointLocation, journal: Journal, run: RunRecord, given: Mapping[str, str], unseen_is_gone: bool
 ) -> int | None:
-    """Rewind the query to a point from which no row is written twice, or finish a rewind that was started.
+    """Rewind the query to a point from which it can continue without writing a row twice, or finish a rewind that was started.
 
     Return the micro-batch after which the query continues; None if there was nothing to rewind.
     """

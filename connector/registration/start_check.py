@@ -157,7 +157,7 @@ def _check_first(session: SparkSession, host: HostedSink) -> None:
     if reason:  # later starts keep the location's version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
-            path=f"{host.location.path}/offsets (by {OFFSET_LOG_VERSION})",
+            path=f"{host.location.path}/offsets (set by {OFFSET_LOG_VERSION})",
             version=version,
             option=OFFSET_LOG_VERSION,
             reason=reason,

@@ -166,7 +166,7 @@ def read(path: str) -> Savepoint:
         raise LocationError("LOCATION_NOT_OURS", path=folder.path) from error
     except OSError as error:
         raise LocationError(
-            "SAVEPOINT_NOT_FOUND", path=folder.path, reason=f"it has no {MANIFEST}, which is written last"
+            "SAVEPOINT_NOT_FOUND", path=folder.path, reason=f"the file {MANIFEST}, which is written last, is missing"
         ) from error
     try:
         value = json.loads(data)
@@ -181,7 +181,7 @@ def read(path: str) -> Savepoint:
     files = [SavedFile(**file) for file in value.pop("files")]
     outside = [file.path for file in files if file.path.startswith("/") or ".." in file.path.split("/")]
     if outside:
-        raise _damaged(folder.path, MANIFEST, f"it names a file outside of the savepoint ({outside[0]})")
+        raise _damaged(folder.path, MANIFEST, f"it lists a file outside of the savepoint ({outside[0]})")
     return Savepoint(folder=folder, files=files, **value)
 
 

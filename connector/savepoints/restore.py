@@ -118,7 +118,8 @@ class Restore:
             raise LocationError(
                 "LOCATION_NOT_EMPTY",
                 path=self._location.path,
-                reason=f"it is inside {self._origin.path}, where the savepoint was taken, and would be deleted with it",
+                reason=f"it is inside {self._origin.path}, where the savepoint was taken, and would be deleted together "
+                "with that location",
                 origin=self._origin.path,
             )
         self._check_partitions(self.savepoint)
@@ -163,7 +164,7 @@ class Restore:
             ):
                 return
             raise self._not_empty(
-                "it holds an unfinished restore of the savepoint "
+                "it contains an unfinished restore of the savepoint "
                 f"{begun.savepoint}{' --claim' if begun.claim else ' --no-claim'}"
                 f"{f' --shuffle-partitions {begun.partitions}' if begun.partitions is not None else ''}: run that command "
                 "again, or delete the location"
@@ -171,9 +172,9 @@ class Restore:
         if done is not None:
             if self.savepoint is not None and (done.savepoint, done.claim) == (self.savepoint.id, self._claim):
                 return
-            raise self._not_empty("it holds a restored query")
+            raise self._not_empty("it contains a restored query")
         if ledger.position or set(names) - {OURS}:
-            raise self._not_empty(f"it holds {', '.join(sorted(names)[:5])}")
+            raise self._not_empty(f"it contains {', '.join(sorted(names)[:5])}")
 
     def _not_empty(self, reason: str) -> LocationError:
         return LocationError("LOCATION_NOT_EMPTY", path=self._location.path, reason=reason)
@@ -196,7 +197,7 @@ class Restore:
             elif ledger.identity_suffix != self._saved.identity_suffix:
                 why = "is now a copy with its own identity (`barrier restore --as-is --no-claim`)"
             elif ledger.location not in (savepoint.location, origin.path):
-                why = f"holds the journal of {ledger.location}: the query was moved there, or this is a copy of that location"
+                why = f"has the journal of {ledger.location}: one of the two is a copy of the other, or was moved"
         except (LocationError, JournalError, OSError) as problem:
             why = f"can't be read ({problem})"
         moved = ledger.moved
@@ -344,7 +345,7 @@ class Restore:
     def _open(self, begun: entries.RestoreBegun) -> None:
         def judge(ledger: Ledger) -> None:
             if ledger.restoring is None:
-                raise self._not_empty("it holds the restored query, and nothing is left to do")
+                raise self._not_empty("it contains the restored query, and nothing is left to do")
 
         try:
             self._journal.append(self._opening(begun), judge)

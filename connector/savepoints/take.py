@@ -1,7 +1,7 @@
 """Take a savepoint: copy the newest completed checkpoint of a query, running or stopped, from outside.
 
 S1 load the journal; it must belong to a streaming query at this location, and have a completed checkpoint
-S2 if something is prepared and the query may run: journal `request`, and wait for the checkpoint that this request closes
+S2 if a micro-batch is prepared and the query may be running: journal `request`, and wait for the checkpoint that this request closes
 S3 choose the newest completed checkpoint, and wait until Spark has written the commit of its last micro-batch, N
 S4 copy the files of N
 S5 check that no copied file has changed and the journal still has the checkpoint; otherwise go back to S3
@@ -197,7 +197,7 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
             "SAVEPOINT_NOT_READY",
             path=place.path,
             reason=f"checkpoint {chosen.id if chosen else 0} is settled, but Spark has no commits/{batch}, because the "
-            "query died in between",
+            "query died before Spark wrote that file",
             batches=[batch],
         )
     return chosen

@@ -127,7 +127,7 @@ def encode_json(
     value = f.col(column) if isinstance(column, str) else column
     text = f.to_json(value, _ALL_DIGITS)
     is_changed = text.contains("\ufffd") & ~f.is_valid_utf8(value.cast("string"))  # Spark writes U+FFFD for other bytes
-    refusal = RowRefusedError("ROW_NOT_ENCODED", schema=definition.id, reason="a string in it is not UTF-8")
+    refusal = RowRefusedError("ROW_NOT_ENCODED", schema=definition.id, reason="a string in the row is not UTF-8")
     encoded = f.concat(f.lit(wire_header(definition.id)), text.cast("binary"))
     return f.when(is_changed, f.raise_error(f.lit(str(refusal)))).otherwise(encoded)
 

@@ -138,7 +138,7 @@ class HostedSink:
         """Return the error for a query whose offset log names its sources, if it can't be seen which sources it has now."""
         reason = (
             "the query may have lost a source since the micro-batch was planned. Only a program that calls "
-            "barrier_kafka.register(spark) before start(), and does not use Spark Connect, reports the sources"
+            "barrier_kafka.register(spark) before start(), and does not use Spark Connect, reports the query's sources"
         )
         path = self.location.files.shown("offsets")
         return OptionError("SPARK_OFFSETS_UNKNOWN", path=path, version="2", option="", reason=reason)

@@ -97,7 +97,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
     if code:
         raise _refused(
             {key: options[key] for key in code},
-            "names code that this command would run",
+            "has options that would make this command run code",
         )
     # A token provider that may be called also returns secrets.
     secrets = any(key.lower().endswith(PROVIDER) for key in (*said, *options)) or _has_secret(given)
@@ -105,7 +105,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
     if out:
         raise _refused(
             out,
-            "names an address to which this command would send secrets (yours, or those in the command's environment)",
+            "has options that would make this command send secrets to an address (your secrets, or those in its environment)",
         )
     return options
 

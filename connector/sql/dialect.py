@@ -155,9 +155,7 @@ class Dialect(ABC, Generic[AnyColumn]):
 
     def why_no_deletes(self, target: Target[AnyColumn], key: Sequence[str]) -> str:
         """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
-        reason = (
-            f"{target.name} has a foreign key to itself: a delete could be refused, or delete rows that others upsert"
-        )
+        reason = f"{target.name} has a foreign key to itself: a delete could fail, or delete rows that others upsert"
         return reason if target.refers_to_itself else ""
 
     def type_for(self, kind: pa.DataType, key: bool = False) -> str:

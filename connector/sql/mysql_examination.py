@@ -56,12 +56,12 @@ def _triggers(cursor: Any, target: Target[Column], dialect: Mysql) -> Iterator[F
     if has:
         yield warning(
             "database",
-            f"{target.name} has a trigger, so tasks can't try out rows before a checkpoint is decided.",
-            "If the trigger, a constraint or a unique index may refuse a row, filter out such rows in the query.",
+            f"{target.name} has a trigger, so tasks can't test rows before a checkpoint is decided.",
+            "If the trigger, a constraint or a unique index may reject a row, filter out such rows in the query.",
         )
     elif has is None:
         yield warning(
             "rights",
-            f"This user can't see triggers of {target.name}, so tasks can't try out rows before a checkpoint is decided.",
+            f"This user can't see triggers of {target.name}, so tasks can't test rows before a checkpoint is decided.",
             f"GRANT TRIGGER ON {target.name} to this user.",
         )

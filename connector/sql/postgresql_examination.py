@@ -23,7 +23,7 @@ UNION ALL SELECT 'the collation of ' || a.attname || ', in which different strin
     WHERE a.attrelid = %(target)s AND a.attnum > 0 AND NOT c.collisdeterministic
 ORDER BY 1
 """
-"""The query for all parts of a table that can refuse a row after the staging table has accepted it."""
+"""The query for all parts of a table that can reject a row after the staging table has accepted it."""
 
 
 def examine_database(

@@ -124,15 +124,15 @@ class Target(dialect.Target[Column]):
     acts: bool  # Whether the table may do more with a row than store it, because of triggers, rules or partitions.
     # The columns of variable length in indexes. A value that fits into the table may be too long for an index.
     indexed: frozenset[str]
-    # Whether a trigger, a rule, a policy, partitions or an index's expression may refuse a row that the columns allow.
+    # Whether a trigger, a rule, a policy, partitions or an index's expression may reject a row that the columns allow.
     refuses: bool
-    unique: bool  # Whether a unique index or an exclusion constraint may refuse a row that the columns allow.
+    unique: bool  # Whether a unique index or an exclusion constraint may reject a row that the columns allow.
     conditions: int  # The number of check constraints.
     hides: bool  # Whether row-level security may hide rows from this user.
     partitioned: bool  # Whether the rows are in partitions of the table. (A table that inherits from it is not one.)
 
     def may_refuse(self, written: Sequence[Column], key: Sequence[str]) -> bool:
-        """Return whether the table may refuse a row that its staging table has accepted."""
+        """Return whether the table may reject a row that its staging table has accepted."""
         return self.refuses or (self.unique and not key) or self.conditions > len(self.checks_on(written))
 
     def shows_order(self, written: Collection[str]) -> bool:

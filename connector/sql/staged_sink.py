@@ -331,7 +331,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         except RowRefusedError as problem:
             raise problem.with_note(
                 f"Checkpoint {checkpoint.id} is decided, so its rows can't be changed. Alter the table (or drop the "
-                f"constraint, index, policy or trigger that refuses the row), and start the query again. No row is lost."
+                f"constraint, index, policy or trigger that rejects the row), and start the query again. No row is lost."
             ) from problem
         faults.reach("commit.one")
         if lost:

@@ -258,7 +258,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         """Write the batch to the staging table. Refuse a row that does not say whether it deletes."""
         flag = flag_of(self.dialect, self.schema, self._deletes)
         if flag is not None and batch.column(flag.name).null_count:
-            reason = f"the column {flag.name}, which deleteColumn names, is null: the row has to say whether it deletes a row"
+            reason = f"the column {flag.name} (option deleteColumn) is null, but must be true or false"
             raise RowRefusedError("ROW_REFUSED", owner=self.name(), reason=f"{self.described()}: {reason}")
         super().write(transaction, batch)
 
@@ -288,7 +288,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
                 taken, wanted = self.insert(cursor, target, staged)
                 wanted = sum(handle["rows"] for handle in some) if wanted is None else wanted
                 if taken != wanted:
-                    raise self.refusal(f"the table stored {taken} rows of {wanted}{self.drops}")
+                    raise self.refusal(f"the table stored {taken} of {wanted} rows{self.drops}")
 
     def _unchanged(self, cursor: Any, target: Target[Any], handle: StagedHandle) -> list[str]:
         """Return the names of the columns of a handle's staged rows.

@@ -142,7 +142,7 @@ def _stranger(transaction: OpenOnBrokers, servers: str) -> Assessment:
             transaction,
             Verdict.STRANGER,
             f"{reason} Its id has the form of a 2pc-kafka task, so its rows may belong to a decided checkpoint.",
-            "Name the checkpointLocation of its query. If the location is lost, wait until the transaction times out.",
+            "Pass the checkpointLocation of its query. If the location is lost, wait until the transaction times out.",
         )
     return Assessment(
         transaction,
@@ -163,7 +163,7 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
             Verdict.UNKNOWN,
             f"It is open in {where}. No coordinator knows its producer, or this user is not allowed to DESCRIBE its "
             "id.",
-            "Ask again as a user who is allowed to DESCRIBE all ids, and name the locations of all queries that write there.",
+            "Ask again as a user who is allowed to DESCRIBE all ids, and pass the locations of all queries that write there.",
         )
     how = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(transaction.state)
     said = (

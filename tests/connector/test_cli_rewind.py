@@ -81,7 +81,7 @@ def test_output_behind_a_named_target_is_told_and_has_to_be_allowed(place: CliPl
     before = place.ledger().position
     status, document, said = answer(capsys, "rewind", str(place), "--to", str(target), "--yes")
     assert (status, document["condition"]) == (1, "OUTPUT_COMMITTED")
-    assert "5 rows of 2 checkpoints after checkpoint 2" in document["message"]
+    assert "5 rows in 2 checkpoints after checkpoint 2" in document["message"]
     assert "checkpoint 4: orders-0: 20, orders-2: 1; checkpoint 6: orders-0: 30" in document["message"]
     assert "--restore-tables" not in document["message"], "this sink has no tables"
     assert [each["checkpoint"] for each in document["emitted"]] == place.checkpoints[1:]
@@ -314,7 +314,7 @@ def test_what_can_not_be_taken_back_is_refused_before_anything_is_begun(tmp_path
     empty.decided(1)
     status, document, said = answer(capsys, "rewind", str(empty), *asked)
     assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
-    assert "does not hold the output's position" in said
+    assert "does not contain the output's position" in said
     assert empty.ledger().rewinding is None
 
 
@@ -414,7 +414,7 @@ def test_a_table_that_others_have_written_to_is_refused_before_anything_is_begun
     assert "the rewind would be refused: [TABLE_HAS_OTHER_COMMITS]" in said
     status, document, _ = answer(capsys, *asked, "--yes")
     assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
-    assert "does not show that this query committed the versions 4" in document["message"]
+    assert "would undo the versions 4, and the table's log does not show that this query" in document["message"]
     assert "with --allow-reemit and without --restore-tables" in document["message"]
     assert (table.ledger().position, table.version()) == (before, 4)
     assert answer(capsys, *asked[:-1], "--allow-reemit", "--yes")[0] == 0

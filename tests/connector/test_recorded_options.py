@@ -274,7 +274,7 @@ def test_a_journal_of_another_user_is_refused_with_what_to_do(command: tuple[str
         with another_user():
             status, document, said = answer(capsys, *command, str(place), *more)
         assert (status, document.get("condition")) == (1, "LOCATION_NOT_OURS"), said
-        assert "Run this as the user that runs the query" in document["message"]
+        assert "Run this process as the user who runs the query" in document["message"]
 
 
 @two_users

@@ -521,7 +521,7 @@ def test_a_location_that_is_deleted_while_it_is_restored_closes_nothing(
     stopped: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     claim = Restore(saved.path, CheckpointLocation(str(new)), True)
-    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*run the same command again"):
+    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*repeat your command"):
         beside(monkeypatch, "restore.copied", claim.run, lambda: shutil.rmtree(new))
     assert stopped.ledger().moved is None
     assert restore(capsys, saved, new, "--claim")[0] == 0
@@ -541,7 +541,7 @@ def test_no_location_is_made_inside_its_origin(stopped: CliPlace, saved: Savepoi
     for how in ("--claim", "--no-claim"):
         status, document, _ = restore(capsys, saved, stopped.path / "new", how)
         assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
-        assert "would be deleted with it" in document["message"]
+        assert "would be deleted together with that location" in document["message"]
     assert stopped.ledger().moved is None
 
 

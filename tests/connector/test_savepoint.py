@@ -466,7 +466,8 @@ def test_a_late_file_is_put_back_by_a_recovery_before_a_savepoint_is_taken(
         place.decided(batch)
     (place.path / "offsets" / "2").write_text("v1\n{}\na late line")
     with pytest.raises(
-        RewindRequiredError, match=r"OFFSETS_REPLACED.*`barrier recover LOCATION`: it puts the recorded file back"
+        RewindRequiredError,
+        match=r"OFFSETS_REPLACED.*`barrier recover LOCATION`: the command puts the recorded file back",
     ):
         take(str(place), str(tmp_path / "saved"))
     assert answer(capsys, "recover", str(place))[0] == 0
@@ -574,4 +575,4 @@ def test_it_does_not_wait_for_a_commit_that_no_process_writes(place: CliPlace, t
     clock = Waiting(lambda: pytest.fail("it waits"))
     error = refusal(lambda: take(str(place), str(tmp_path / "saved"), clock=clock))
     assert (error.condition, error.parameters["batches"]) == ("SAVEPOINT_NOT_READY", [2])
-    assert "If it is not, start it" in str(error)
+    assert "If the query is not running, start it" in str(error)

@@ -252,7 +252,7 @@ READS = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
     [
         ([("barrier-kafka", {**READS, "barrierInterval": "31 s"})], "INTERVAL_NOT_POSSIBLE", "half of that, 30 s"),
         ([("barrier-kafka", {**READS, "minPauseBetweenCheckpoints": "31 s"})], "INTERVAL_NOT_POSSIBLE", "half of that"),
-        ([("barrier-kafka", {**READS, **KEEPS}), ("rate", {})], "INTERVAL_NOT_POSSIBLE", "has no barriers"),
+        ([("barrier-kafka", {**READS, **KEEPS}), ("rate", {})], "INTERVAL_NOT_POSSIBLE", "does not support barriers"),
         ([("barrier-kafka", {**READS, "minPartitions": "9", "allowReordering": "true"})], "INVALID_OPTION", "replaces"),
         ([("barrier-kafka", {**READS, "alignOn": "b"}), ("barrier-kafka", READS)], "NOT_ALIGNED", "2 sources"),
         ([("barrier-kafka", {**READS, "minPartitions": "9"})], "FORBIDDEN_OPTION", "allowReordering"),

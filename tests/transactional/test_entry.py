@@ -144,5 +144,5 @@ def test_a_restored_journal_is_read_as_it_was_written() -> None:
 
 def test_a_format_of_the_future_is_refused_by_name() -> None:
     value = json.loads(encode(Entry(1, EntryKind.FENCED, "n", 0, {})))
-    with pytest.raises(JournalError, match=r"FORMAT_UNKNOWN.*1\.json .*has journal format 3.*supports format 2"):
+    with pytest.raises(JournalError, match=r"FORMAT_UNKNOWN.*1\.json .*has journal format 3.*supports only format 2"):
         decode(json.dumps({**value, "format": 3}).encode(), "1.json")

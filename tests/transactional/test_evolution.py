@@ -48,7 +48,7 @@ def test_a_micro_batch_with_rows_of_a_source_that_is_gone_is_refused() -> None:
     before = [line("a", 0, 1), foreign("f", "7")]
     now = [line("a", 1, 2), foreign("f", "8")]
     check_running(now, before, {"a", "f", "new"}, 3)
-    with pytest.raises(LocationError, match=r"SOURCE_REMOVED.*source f,.*micro-batch 3,.*has written nothing"):
+    with pytest.raises(LocationError, match=r"SOURCE_REMOVED.*source f,.*micro-batch 3,.*Nothing was written"):
         check_running(now, before, {"a"}, 3)
     with pytest.raises(LocationError, match="SOURCE_REMOVED"):
         check_running(now, None, {"a"}, 0)
@@ -77,7 +77,7 @@ def test_a_source_with_another_name_begins_where_the_lost_one_stopped() -> None:
     for start in (0, 9, 11):
         said = begins([line("c", start, 20), line("b", 1, 1, topic="u")], before)
         assert (
-            f"c begins t-0 at offset {start}, but the source a, which the query no longer has, stopped there at offset 10"
+            f"c begins to read t-0 at offset {start}, but the source a, which the query no longer has, stopped at offset 10"
             in said
         )
         assert '{"t":{"0":10,"1":5}}' in said
@@ -119,7 +119,7 @@ def test_a_source_whose_positions_can_t_be_read_has_no_successor() -> None:
     left = ends_left(now, before, {})
     assert left == {"f": {}}
     for new in (foreign("f", "0"), foreign("g"), line("g", 0, 1, topic="u")):
-        assert "it can't be seen whether the source" in begins([line("a", 2, 3), new], now, left)
+        assert "it is unknown whether the source" in begins([line("a", 2, 3), new], now, left)
     assert "source g begins where the source a stopped" in begins([foreign("g")], now[:1]), "of another format"
     assert ends_left([line("a", 2, 3)], now, left) == left
     assert not begins([*now, foreign("g")], [line("a", 0, 1)]), "nothing was lost yet"

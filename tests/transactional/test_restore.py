@@ -158,7 +158,7 @@ def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ((), r"its run 1 has not ended"),
+        ((), r"run 1 there has not ended"),
         (((EntryKind.STOPPED, {"run": 1}),), ""),
         (((EntryKind.REWIND_BEGUN, {"checkpoint": 5}),), "a rewind was started"),
         (
@@ -173,7 +173,7 @@ def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open
                 (EntryKind.REWIND_BEGUN, {"checkpoint": 3}),
                 (EntryKind.REWIND_DONE, {"begun": 7, "batch": 1, "keep": None}),
             ),
-            "its last checkpoint is 3",
+            "the last checkpoint there is 3",
         ),
         (((EntryKind.PREPARED, recorded(3, [part(3)])),), r"micro-batches \[3\] are not settled there"),
         (((EntryKind.DECIDED, recorded(3, [part(3)], [])),), r"micro-batches \[3\] are not settled there"),
@@ -183,7 +183,7 @@ def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open
                 (EntryKind.SETTLED, settled(7)),
                 (EntryKind.STOPPED, {"run": 1}),
             ),
-            "its last checkpoint is 7, but the savepoint has 5",
+            "the last checkpoint there is 7, but the savepoint has 5",
         ),
     ],
 )

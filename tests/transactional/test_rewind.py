@@ -118,7 +118,7 @@ def test_a_micro_batch_that_was_planned_without_an_order_is_taken_back_as_its_er
         with suppress(Violation):
             world.plan(execution)
     assert execution.condition == "INVALID_OPTION"
-    assert "rewind to the newest checkpoint" in str(execution.errors[0])
+    assert "rewind the query to the newest checkpoint" in str(execution.errors[0])
     world.kill()
     assert world.rewind(known[-1]) == "", "it raises nothing"
     assert world.run(world.start())
@@ -156,7 +156,7 @@ def test_a_location_on_which_somebody_works_is_busy(world: World) -> None:
     work = rewinder(world)
     preview = work.preview()
     world.ask()
-    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*If the query is running, stop it"):
+    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*If the query is running, stop the query"):
         work.begin(preview, {})
     assert world.book.rewinding == 0
 
@@ -617,7 +617,7 @@ def test_a_replay_whose_drained_rows_are_others_than_the_committed_ones_is_refus
     execution = one_part_lost(world)
     drained_with(execution, **changed)
     before = visible(world)
-    with pytest.raises(Violation, match=r"REPLAY_DIFFERS.*partition 0, which is committed"):
+    with pytest.raises(Violation, match=r"REPLAY_DIFFERS.*the committed partition 0"):
         world.commit(execution)  # no failure of a process or a store may lead there
     assert visible(world) == before
     assert EntryKind.REPAIR not in world.book.kinds

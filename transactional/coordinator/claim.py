@@ -148,7 +148,7 @@ class Claimant:
             raise LocationError("UNSETTLED_ELSEWHERE", what="target", before=moved[0], now=moved[1], run=former.token)
 
     def _check_history(self, identity: Mapping[str, str]) -> tuple[dict[str, Any], int]:
-        """Check that the location is no older copy, and the store neither; see `compare_histories`.
+        """Check that neither the location nor the store is an older copy; see `compare_histories`.
 
         Return two values. The first is the state of the store, to be recorded with the run. The second is a lower limit: all
         new checkpoint ids must be higher. The limit is the store's newest checkpoint if an operator has accepted the store as

@@ -163,7 +163,9 @@ class CheckpointCoordinator:
         replayed = after.replay is not None and found.batch < max(checkpoint.batches) and found.batch in after.batches
         if not settled and not (replayed and not any(part.lost for part in after.batches[found.batch].parts)):
             raise RetriableError(
-                "LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail=", and their repair was lost as well"
+                "LOST_AFTER_DECISION",
+                checkpoint=checkpoint.id,
+                detail=", and so were the transactions that replaced them",
             )
 
     def _check_written(

@@ -122,7 +122,7 @@ class Journal:
         try:
             return self._store.names()
         except OSError as error:
-            raise self._failed("the list of its files", error) from error
+            raise self._failed("the list of the journal's files", error) from error
 
     def _read(self, name: str) -> bytes:
         try:
@@ -137,7 +137,7 @@ class Journal:
         entry = decode(data, name)
         is_snapshot = entry.kind == EntryKind.SNAPSHOT
         if name != f"{entry.number}.{'snapshot.' if is_snapshot else ''}json":
-            reason = f"{name} holds {'snapshot' if is_snapshot else 'entry'} {entry.number}"
+            reason = f"{name} contains {'snapshot' if is_snapshot else 'entry'} {entry.number}"
             raise JournalError("JOURNAL_DAMAGED", reason=reason, file=name)
         return entry
 
@@ -148,7 +148,7 @@ class Journal:
         except UNFIT as error:
             raise torn(name, error) from error
         if ledger.position != entry.number:
-            reason = f"{name} holds the entries up to {ledger.position}"
+            reason = f"{name} contains the entries up to {ledger.position}, not up to {entry.number}"
             raise JournalError("JOURNAL_DAMAGED", reason=reason, file=name)
         return ledger
 

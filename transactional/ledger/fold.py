@@ -42,7 +42,7 @@ def apply(ledger: Ledger, entry: Entry) -> None:
         _FOLDS[type(fact)](ledger, entry, fact)
     except UNFIT as error:
         refers = isinstance(error, KeyError)
-        why = f"refers to {error}, which the journal does not hold" if refers else f"can't be read: {error}"
+        why = f"refers to {error}, which the journal does not contain" if refers else f"can't be read: {error}"
         reason = f"{entry.number}.json ({entry.kind}) {why}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number, kind=entry.kind) from error
     ledger.position = max(entry.number, ledger.position)  # `opened` and `run` may have raised it further

@@ -246,7 +246,8 @@ class Rewind:
     """A rewind that has started and has not finished."""
 
     token: int  # Number of the `rewind begun` entry. Only the process that wrote this entry owns the location.
-    # The checkpoint that the user named. If None, the rewind goes to the newest one from which no row is written twice.
+    # The checkpoint that the user chose. If None, the rewind goes to the newest one from which the query can continue without
+    # writing a row twice.
     checkpoint: int | None
     request: dict[str, Any]  # The options of the rewind, and the process that runs it.
 

@@ -46,6 +46,8 @@ class _HasState(Protocol):
 def enter(record: _HasState, state: CheckpointState) -> None:
     """Change a checkpoint's state; raise JournalError if the transition is not allowed."""
     if state not in TRANSITIONS[record.state]:
-        reason = f"an entry makes a checkpoint {state.value}, but the checkpoint is {record.state.value}"
+        reason = (
+            f"an entry changes a checkpoint's state from {record.state.value} to {state.value}, which is not possible"
+        )
         raise JournalError("JOURNAL_DAMAGED", reason=reason)
     record.state = state

@@ -55,7 +55,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
     if view.committed > view.batch - 1 and not late:
         raise LocationError(
             "LOGS_INCONSISTENT",
-            reason=f"commits/{view.committed} exists, but the newest file of offsets/ is {view.batch}",
+            reason=f"commits/{view.committed} exists, but the newest file in offsets/ is {view.batch}",
             committed=view.committed,
             batch=view.batch,
         )
@@ -69,7 +69,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
         raise LocationError(
             "NO_JOURNAL",
             location=view.location,
-            reason=f"the query is already at micro-batch {view.batch}: it used another sink before, or barrier/ was deleted",
+            reason=f"the query is already at micro-batch {view.batch}, so it used another sink before, or barrier/ was deleted",
             batch=view.batch,
         )
     first = last if ledger.replay is None else ledger.replay
@@ -102,7 +102,7 @@ def check_restored(ledger: Ledger, view: QueryView, hooks: Collection[str]) -> N
     checkpoint = ledger.checkpoints.get(restored.checkpoint)
     orphans = sorted(set(checkpoint.hooks if checkpoint else ()) - set(hooks))
     left_topics = sorted(_topics(view.previous or ()) - _topics(view.lines))
-    left = [f"the state of the hook {orphan}, which checkpointHooks does not name" for orphan in orphans]
+    left = [f"the state of the hook {orphan}, which is not in checkpointHooks" for orphan in orphans]
     left += [f"the position in the topic {topic}, which no source of the query reads" for topic in left_topics]
     if left:
         raise LocationError("STATE_NOT_RESTORED", left="; ".join(left), hooks=orphans, topics=left_topics)
@@ -144,8 +144,8 @@ def replaced_since_planned(batch: int) -> RetriableError:
 
 
 PLANNED = (
-    ". A micro-batch was already planned with this option: rewind to the newest checkpoint. If there is no checkpoint, "
-    "nothing was written: start at a new location"
+    ". A micro-batch was already planned with this option: rewind the query to the newest checkpoint. If there is no "
+    "checkpoint, nothing was written: start the query at a new location"
 )
 
 
@@ -212,12 +212,12 @@ def _why_no_interval(
 ) -> str:
     """Return why checkpoints can't wait for barriers that are `longest` milliseconds apart; empty if they can."""
     if any(line.offset is None for line in lines):
-        return "one of the query's sources has no barriers, so every micro-batch closes a checkpoint"
+        return "one of the query's sources does not support barriers, so every micro-batch closes a checkpoint"
     if lifetime is not None and longest > lifetime * 500:
         return (
-            f"a prepared transaction lives {lifetime:g} s, and must be decided within half of that, {lifetime / 2:g} s. Raise "
-            "the sink's transaction timeout, or shorten the interval"
+            f"a prepared transaction times out after {lifetime:g} s, and must be decided within half of that, "
+            f"{lifetime / 2:g} s. Raise the sink's transaction timeout, or shorten the interval"
         )
     topics = {identity: topic for line in lines for topic, identity in line.topic_ids.items()}
     own = sorted(topics[identity] for identity in targets if identity in topics)
-    return f"it reads and writes {', '.join(own)}, so its own open transactions would block it" if own else ""
+    return f"it reads and writes {', '.join(own)}, so its own open transactions would block its reads" if own else ""

@@ -17,6 +17,8 @@ from transactional.errors import LocationError, OptionError
 EARLIEST = -2
 """In ``startingOffsets``: the first offset of a partition."""
 
+UNKNOWN_END = "unknown. The last file in offsets/ that contains the removed source shows where it stopped"
+
 Left = Mapping[str, Mapping[str, Any]]
 """Where lost sources stopped: name → topic → ``{"id": topic id, "ends": {partition: offset}}``.
 
@@ -53,14 +55,16 @@ def check_beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine]
             owner="barrier-kafka",
             option="alignOn",
             value="barrier topics",
-            expectation="not set, because sources were added, removed or renamed: a query that follows barriers must keep its "
-            "sources. Start it with the previous sources, or at a new location",
+            expectation="no value, because sources were added, removed or renamed: a query that follows barriers must keep "
+            "its sources. Start the query with the previous sources, or at a new location",
         )
     unseen = sorted(name for name, topics in lost.items() if not topics)
     for name in sorted(now.keys() - before.keys()):
         if unseen or (lost and now[name].offset is None):
-            reason = f"it can't be seen whether the source {name} begins where the source {(unseen or sorted(lost))[0]} stopped"
-            raise LocationError("SOURCE_BEGINS_ELSEWHERE", source=name, reason=reason, wanted="{}")
+            reason = (
+                f"it is unknown whether the source {name} begins where the source {(unseen or sorted(lost))[0]} stopped"
+            )
+            raise LocationError("SOURCE_BEGINS_ELSEWHERE", source=name, reason=reason, wanted=UNKNOWN_END)
     for name, topic in _beginnings(lines, previous):
         # A source may read a topic again that it had lost itself: it keeps its positions.
         itself = name if name in before else None
@@ -145,8 +149,8 @@ def _elsewhere(name: str, line: SourceLine, topic: str, source: str, at: Mapping
     begins = line.start.get(topic, {})
     number = next(number for number, offset in sorted(at["ends"].items()) if begins.get(number) != offset)
     reason = (
-        f"the source {name} begins {topic}-{number} at offset {begins.get(number, 'unknown')}, but the source {source}, which "
-        f"the query no longer has, stopped there at offset {at['ends'][number]}"
+        f"the source {name} begins to read {topic}-{number} at offset {begins.get(number, 'unknown')}, but the source "
+        f"{source}, which the query no longer has, stopped at offset {at['ends'][number]}"
     )
     # A partition that was created later is read from its first row.
     wanted = canonical({topic: {**dict.fromkeys(begins, EARLIEST), **at["ends"]}})

@@ -126,9 +126,9 @@ def committed_behind(
 def out_of_order(gap: int, batches: Sequence[int]) -> str:
     """Return the text for a message about micro-batches that are committed although an earlier one is lost."""
     return (
-        f"Micro-batches {list(batches)} were already committed, before the lost rows of micro-batch {gap}. Every row is "
-        "still written exactly once, but the lost rows now come after later ones. A reader that keeps the last value of a "
-        "key may therefore keep an older value. Compare the keys of these rows with the input."
+        f"Micro-batches {list(batches)} were already committed, although they come after the lost rows of micro-batch {gap}. "
+        "Every row is still written exactly once, but the lost rows will follow later rows in the output. A reader that "
+        "keeps the last value of a key may therefore keep an older value. Compare the keys of the lost rows with the input."
     )
 
 
@@ -148,8 +148,6 @@ def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: Que
     if all(state.ready for state in states):
         return True
     if record.batch <= view.committed:
-        reason = (
-            f"prepared transactions of micro-batch {record.batch} are gone or too old. None of its rows was committed"
-        )
+        reason = f"prepared transactions of micro-batch {record.batch} are gone or too old, and none of its rows was committed"
         raise RewindRequiredError("PREPARED_LOST", batches=[record.batch], reason=reason)
     return False

@@ -16,9 +16,13 @@ def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read:
         return
     others = other_encodings([recorded.digest])
     if others and read.rows == recorded.rows:  # another release wrote the record
-        what, found = f"the digest of {what} of micro-batch {batch}", f"encoding {others.pop()}"
+        what, found = f"The digest of {what} of micro-batch {batch}", f"encoding {others.pop()}"
         raise JournalError("FORMAT_UNKNOWN", what=what, found=found, known=f"encoding {ENCODING_VERSION}")
-    raise mismatch(batch, what, (recorded.rows, recorded.digest), (read.rows, read.digest))
+    raise mismatch(batch, what, _text(recorded), _text(read))
+
+
+def _text(part: PartRecord | ExpectedPart | Part) -> str:
+    return f"{part.rows} rows of {part.bytes} bytes with the digest {part.digest}"
 
 
 def check_encodings(messages: Sequence[Acknowledgement], batch: int) -> None:

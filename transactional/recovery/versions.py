@@ -34,7 +34,7 @@ def check_origin(ledger: Ledger, origin: str) -> None:
     *Called at the commit, because only the tasks know the query.*
     """
     if ledger.origin not in ("", origin):
-        found = origin or "no streaming query"
+        found = origin or "outside of a streaming query"
         raise LocationError("VERSIONS_OF_ANOTHER_QUERY", recorded=ledger.origin, found=found)
 
 
@@ -83,7 +83,7 @@ def _alike(version: int, before: tuple[int, str], now: tuple[int, str]) -> bool:
     if rows != read:
         return False
     if rows and not digest:
-        what, known = f"the digest of txnVersion {version}", f"encoding {ENCODING_VERSION}"
+        what, known = f"The digest of txnVersion {version}", f"encoding {ENCODING_VERSION}"
         raise JournalError("FORMAT_UNKNOWN", what=what, found="another encoding", known=known)
     return not rows or digest == found
 

@@ -122,7 +122,7 @@ def _why_unreadable(part: Any, witness: Witness) -> str:
     if part.error_code in (TOPIC_DENIED, CLUSTER_DENIED):
         return "this user lacks READ on the topic"
     if part.error_code == OFFSET_OUT_OF_RANGE or part.log_start_offset > witness.offset:
-        return f"the log now holds {part.log_start_offset} to {part.high_watermark}"
+        return f"the log now contains {part.log_start_offset} to {part.high_watermark}"
     return "" if part.error_code == NONE else error_name(part.error_code)
 
 

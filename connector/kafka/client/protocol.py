@@ -59,5 +59,5 @@ def check_protocol(connection: KafkaConnection, bootstrap_servers: str) -> None:
 def check_topic_id(topic: str, topic_id: str) -> None:
     """Check that a topic has an id. Raises StoreError ``KAFKA_REFUSED``."""
     if topic_id == NO_ID:
-        reason = f"the brokers give {topic} no id, so a topic that was deleted and created again could not be noticed"
+        reason = f"the brokers give {topic} no id, so the query could not notice that the topic was re-created"
         raise StoreError("KAFKA_REFUSED", reason=reason)

@@ -139,8 +139,8 @@ def _check_tokens(name: str, settings: Mapping[str, str], invalid: Invalid) -> l
             "MISSING_OPTION",
             owner=name,
             option=f"kafka.{ENDPOINT}",
-            reason=f"kafka.sasl.mechanism is OAUTHBEARER. Set this with kafka.{CLIENT_ID} and kafka.{CLIENT_SECRET}, "
-            f"or set only kafka.{PROVIDER} (package.module:function)",
+            reason=f"kafka.sasl.mechanism is OAUTHBEARER. Set this option together with kafka.{CLIENT_ID} and "
+            f"kafka.{CLIENT_SECRET}, or set only kafka.{PROVIDER} (package.module:function)",
         )
     if not settings[ENDPOINT].startswith(("https://", "http://")):
         raise invalid(ENDPOINT, shown_value(ENDPOINT, settings[ENDPOINT]), "an https address")

@@ -96,7 +96,7 @@ class BarrierReader:
                     raise missing_right("READ", f"topic {self._topic}")
                 # Other errors are temporary, or the next call of `range` reports them.
             if deadline.passed():
-                reason = f"the marks in {self._topic} could only be read up to offset {self._next} of {end}"
+                reason = f"the marks in {self._topic} could be read only up to offset {self._next} of {end}"
                 raise RetriableError("KAFKA_TIMEOUT", reason=reason)
         return found
 

@@ -214,8 +214,8 @@ def stable_ends(
     stable = backing_off(deadline, admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
     if stable is None:
         reason = (
-            f"the ends of {topic} are not known. Either the brokers do not report them, or report ends before those of the "
-            "newest mark. Or another writer's open transaction hides rows of the checkpoint from readers"
+            f"the end offsets of {topic} are unknown. Either the brokers do not report them, or report lower offsets than the "
+            "newest mark has. Or another writer's open transaction hides rows of the checkpoint from readers"
         )
         raise RetriableError("KAFKA_TIMEOUT", reason=reason)
     return stable

@@ -74,4 +74,4 @@ def refusal(code: int) -> str:
             "this user lacks CLUSTER_ACTION on the cluster (from Kafka 3.8 on, ALTER is enough). Grant this right, and "
             "start the query again: it writes the marker. After that, you can revoke the right"
         )
-    return f"the leader refused it: {error_name(code)}"
+    return f"the leader rejected the marker: {error_name(code)}"

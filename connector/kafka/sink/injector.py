@@ -136,7 +136,9 @@ class Injector:
     def _check(self, ids: Mapping[str, str]) -> None:
         """Check that a mark has the id of the topic that was found at the start."""
         if ids.get(self._topic) != self._identity:
-            other, now = (f"{self._topic} with the id {each}" for each in (ids.get(self._topic), self._identity))
+            other, now = (
+                f"for the topic {self._topic} with the id {each}" for each in (ids.get(self._topic), self._identity)
+            )
             raise self._taken(other, now)
 
     def _taken(self, other: str, query: str) -> StoreError:

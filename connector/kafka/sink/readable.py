@@ -190,7 +190,7 @@ class _Wait:
             proof, version = self._proof(transaction, description)
             if not proof:
                 reason = (
-                    f"the coordinator can no longer confirm the commit (its state is {description.state} of producer "
+                    f"the coordinator can no longer confirm the commit (it reports the state {description.state} for producer "
                     f"{description.producer_id} at epoch {description.producer_epoch}). To decide the outcome, run "
                     "`barrier resolve LOCATION`"
                 )

@@ -208,5 +208,5 @@ def _not_empty(location: CheckpointLocation, found: Sequence[str]) -> LocationEr
     return LocationError(
         "LOCATION_NOT_EMPTY",
         path=location.path,
-        reason=f"it holds {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}",
+        reason=f"it contains {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}",
     )

@@ -161,8 +161,8 @@ READ_OPTIONS = OptionTable(
             False,
             as_bool,
             "true lets a stream split the range of a partition among tasks (minPartitions, maxRecordsPerPartition). The tasks "
-            "write at the same time, so a row can become visible after a newer row of its key. Sinks with upserts refuse it, "
-            "because the older row could win.",
+            "write at the same time, so a newer row of a key can become visible before an older one. A query whose sink "
+            "replaces rows by key does not start with this option, because the older row could win.",
         ),
         Option(
             "includeHeaders",

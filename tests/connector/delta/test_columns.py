@@ -146,7 +146,7 @@ def test_a_new_column_has_no_name_that_other_writers_of_delta_refuse(tmp_path: P
 
 
 def refuses_the_name(start: Callable[[], Any]) -> None:
-    with pytest.raises(OptionError, match=r"COLUMNS_MISMATCH.*Delta's writers refuse the column"):
+    with pytest.raises(OptionError, match=r"COLUMNS_MISMATCH.*Delta's writers reject the column"):
         start()
 
 

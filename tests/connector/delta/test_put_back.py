@@ -129,7 +129,7 @@ def test_an_older_copy_that_is_put_back_is_refused_until_somebody_accepts_it(tmp
     shutil.rmtree(tmp_path / "log")
     shutil.copytree(tmp_path / "copy", tmp_path / "log")
     for _ in range(2):
-        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*holds checkpoint"):
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*contains checkpoint"):
             query.run(1, "C")
     assert query.values() == [0, 1]
     journal = query.journal()

@@ -74,7 +74,7 @@ def test_rows_of_one_staging_table_and_key_are_moved_by_one_statement_in_order(
 
 
 def test_a_table_that_takes_fewer_rows_is_named() -> None:
-    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*the table stored 1 rows of 2"):
+    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*the table stored 1 of 2 rows"):
         sink(target()).publish(None, [handle("a", rows=2)])
     made = sink(target())
     made.taken = 2, 2  # as for an upsert that replaced a row

@@ -24,10 +24,10 @@ _MESSAGES: Final = {
     Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}). Either the topic's "
     "retention is too short (make it longer than the query's longest stop), or records were deleted",
     Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): an unclean leader election lost rows",
-    Reason.RECREATED: "{topics} was deleted and created again, so the offsets in the checkpoint now mean different rows "
+    Reason.RECREATED: "{topics} was deleted and created again, so the offsets in the checkpoint now refer to different rows "
     "({partitions})",
     Reason.GONE: "partitions that the query has read can no longer be found ({partitions}): the topic was deleted, or the "
-    "options now name different topics",
+    "options now select different topics",
 }
 
 _EFFECTS: Final = {

@@ -35,7 +35,7 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
         lonely = sorted(set(start) ^ set(end))
         raise StoreError(
             "OFFSETS_DISAGREE",
-            reason=f"start and end of a micro-batch do not name the same partitions: only one of them names {listed(lonely)}",
+            reason=f"start and end of a micro-batch do not have the same partitions: only one of them has {listed(lonely)}",
             partitions=[str(partition) for partition in lonely],
         )
     back = {p: Loss(start[p], end[p], Reason.TRUNCATED) for p in end if end[p] < start[p]}

@@ -320,7 +320,7 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
     first, last = holding.first, holding.last
     return StoreError(
         "DATA_LOST",
-        reason=f"offset {position} of {wanted} has to be read next, but the partition now holds only [{first}, {last}). "
+        reason=f"the query must read offset {position} of {wanted} next, but the partition now has only [{first}, {last}). "
         "Either the topic's retention is too short (make it longer than the query's longest stop), or the topic was created "
         "again",
         effect="then continues at the first remaining row",

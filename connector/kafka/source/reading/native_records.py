@@ -180,7 +180,7 @@ class NativeRecords:
                 partition=str(self._runs[0][0]),
                 offset=int(self._offsets[0]),
                 reason=f"{max(sizes)} bytes of one column arrived together, but a batch can hold only {LARGEST_COLUMN}: set "
-                "kafka.queued.max.messages.kbytes lower",
+                "kafka.queued.max.messages.kbytes to a lower value",
             )
 
     def _times(self) -> tuple[Array, Array]:
