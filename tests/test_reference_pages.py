@@ -26,7 +26,7 @@ def test_the_page_of_a_sink_s_methods_is_that_of_their_docstrings() -> None:
 def test_the_page_of_the_journal_has_every_kind_and_every_field() -> None:
     page = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
     rows = dict(
-        re.findall(r"^\| `([a-z ]+)` \| [^|]*\| ([^\n]*) \|$", page.partition("## Kinds of entry")[2], re.MULTILINE)
+        re.findall(r"^\| `([a-z ]+)` \| [^|]*\| ([^\n]*) \|$", page.partition("## Kinds of entries")[2], re.MULTILINE)
     )
     assert set(rows) == EntryKind.ALL
     assert f"| `format` | {FORMAT}." in page

@@ -1,4 +1,4 @@
-"""Transactions without rows, which show what brokers really do. Brokers that are not Apache Kafka's may differ."""
+"""Transactions without rows, which show what brokers really do. Brokers other than Apache Kafka may differ."""
 
 from __future__ import annotations
 

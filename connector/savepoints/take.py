@@ -1,7 +1,7 @@
 """Take a savepoint: copy the newest completed checkpoint of a query, running or stopped, from outside.
 
 S1 load the journal; it must belong to a streaming query at this location, and have a completed checkpoint
-S2 if a micro-batch is prepared and the query may be running: journal `request`, and wait for the checkpoint that this request closes
+S2 if a micro-batch is prepared and the query may be running: journal `request`, and wait for the checkpoint that it closes
 S3 choose the newest completed checkpoint, and wait until Spark has written the commit of its last micro-batch, N
 S4 copy the files of N
 S5 check that no copied file has changed and the journal still has the checkpoint; otherwise go back to S3

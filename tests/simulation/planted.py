@@ -253,31 +253,31 @@ def _knows_no_abort(read: Any) -> Any:
 
 PLANTED_IN_MEMORY: Mapping[str, Change] = {
     "rows are committed before the decision": (Decision, "decide", _commits_first),
-    "an abort does not ask the journal": (CheckpointCoordinator, "abort", _aborts_first),
-    "an abort is not journalled": (CheckpointCoordinator, "abort", _aborts_in_silence),
-    "a commit does not ask whose run it is": (
+    "an abort does not check the journal first": (CheckpointCoordinator, "abort", _aborts_first),
+    "an abort is not journaled": (CheckpointCoordinator, "abort", _aborts_in_silence),
+    "a commit does not check whose run it is": (
         CheckpointCoordinator,
         "_token",
         lambda _: lambda self, *__: newest_run(self._journal.ledger).token,
     ),
-    "a number is taken by replacing": (SimulatedFiles, "create", _replaces),
-    "no listing after a create": (Journal, "_check_not_folded", nothing),
-    "lost without proof": (Settlement, "settle", _proves_nothing),
-    "a sweep forgets what is known": (RecordingSink, "sweep", _sweeps_all),
-    "what is prepared is written again": (Planning, "plan_tasks", _writes_again),
-    "a decision does not look at what it rests on": (Settlement, "look", lambda _: lambda *_: []),
-    "settled before the commit": (Settlement, "commit", _settled_first),
-    "an answer that says taken is believed": (Journal, "_create", _trusts_taken),
-    "a create without an answer is none": (Journal, "_create", _gives_lost_answers_up),
-    "a snapshot deletes all that it covers": (Journal, "fold", _folds_all),
-    "gaps are filled behind what follows": (settlement, "gaps", _no_gaps),
+    "an entry replaces the entry with the same number": (SimulatedFiles, "create", _replaces),
+    "the journal is not listed after a create": (Journal, "_check_not_folded", nothing),
+    "a transaction counts as lost without proof": (Settlement, "settle", _proves_nothing),
+    "a sweep aborts known transactions": (RecordingSink, "sweep", _sweeps_all),
+    "a prepared micro-batch is written again": (Planning, "plan_tasks", _writes_again),
+    "a decision does not check its transactions": (Settlement, "look", lambda _: lambda *_: []),
+    "a checkpoint is settled before its commit": (Settlement, "commit", _settled_first),
+    "the answer that a number is taken is trusted": (Journal, "_create", _trusts_taken),
+    "a create without an answer counts as failed": (Journal, "_create", _gives_lost_answers_up),
+    "a snapshot deletes all entries that it covers": (Journal, "fold", _folds_all),
+    "micro-batches after a lost one are committed first": (settlement, "gaps", _no_gaps),
     "micro-batches are committed newest first": (Settlement, "commit", _newest_first),
     "a new driver claims no run": (Claimant, "take", _unclaimed),
-    "no sweep": (Session, "sweep", nothing),
-    "a planning settles nothing": (Planning, "settle_all", nothing),
-    "what is prepared is always kept": (Planning, "keep_or_void", nothing),
-    "a rewind leaves what is prepared": (Rewinder, "_abort_prepared", nothing),
-    "whatever is prepared counts as alive": (RecordingSink, "inspect", _prepared_is_ready),
+    "transactions are never swept": (Session, "sweep", nothing),
+    "planning settles no checkpoint": (Planning, "settle_all", nothing),
+    "prepared micro-batches are always kept": (Planning, "keep_or_void", nothing),
+    "a rewind does not abort prepared transactions": (Rewinder, "_abort_prepared", nothing),
+    "every transaction counts as prepared": (RecordingSink, "inspect", _prepared_is_ready),
     "a claim does not ask whether the query has gone on": (
         restore,
         "may_move",
@@ -290,83 +290,83 @@ PLANTED_IN_MEMORY: Mapping[str, Change] = {
 _ONE_LOOK: Change = (SecondLook, "confirms", lambda _: lambda *_: True)
 
 PLANTED_IN_KAFKA: Mapping[str, Sequence[Change]] = {
-    "one look at what followers lack is enough": (
+    "a missing marker counts as unknown after one check": (
         _ONE_LOOK,
         (fates, "_BY_ENDING", lambda known: {**known, Ending.NOT_YET: Fate.UNKNOWN}),
     ),
-    "one broker says who leads": (
+    "one broker's answer determines the leader": (
         _ONE_LOOK,
         (KafkaConnection, "ask_several", _believes_the_first),
         (TopicInfo, "epoch", lambda _: lambda *_: -1),
     ),
-    "an id is used while it is prepared": ((transactional_ids, "BUSY", lambda _: frozenset()),),
-    "an invalid state is a commit": ((end_txn, "ANSWERS", lambda known: {**known, 48: Answer.ENDED}),),
-    "a broken connection is a commit": (
+    "an id is reused while its transaction is prepared": ((transactional_ids, "BUSY", lambda _: frozenset()),),
+    "an invalid state counts as a commit": ((end_txn, "ANSWERS", lambda known: {**known, 48: Answer.ENDED}),),
+    "a broken connection counts as a commit": (
         (
             end_txn,
             "answer_for",
             lambda real: lambda answer: Answer.ENDED if isinstance(answer, Exception) else real(answer),
         ),
     ),
-    "what was committed may be aborted": ((TransactionEnder, "abort", _aborts_blindly),),
-    "what hangs is left": ((kafka_sink, "end_hanging", lambda _: lambda *_: 0),),
+    "an abort ignores that a transaction is committed": ((TransactionEnder, "abort", _aborts_blindly),),
+    "hanging transactions are not ended": ((kafka_sink, "end_hanging", lambda _: lambda *_: 0),),
     "who does not answer holds nobody back": ((PartitionAdmin, "held_back", _believes_silence),),
-    "a run takes no id": ((kafka_sink.KafkaSink, "guardRun", lambda _: lambda *_: {}),),
-    "two plannings guard for one run": ((claim, "whose_run", _takes_without_mark),),
-    "a request that comes late is another query's": (
+    "a run does not initialize its id": ((kafka_sink.KafkaSink, "guardRun", lambda _: lambda *_: {}),),
+    "two planning processes guard the prefix for one run": ((claim, "whose_run", _takes_without_mark),),
+    "a late request counts as another query's": (
         (kafka_sink, "_is_marked", lambda real: lambda run, mark, _: real(run, mark, 0)),
     ),
 }
 
 PLANTED_IN_SQL: Mapping[str, Sequence[Change]] = {
     "a commit locks nothing": ((SimulatedSqlSink, "locking", lambda _: ""),),
-    "what is committed is committed again": ((ControlTables, "states", _forgets_commits),),
-    "what is staged is not counted": ((StagedSqlSink, "_gone", lambda _: lambda *_: []),),
+    "a committed transaction is committed again": ((ControlTables, "states", _forgets_commits),),
+    "staged rows are not counted before the commit": ((StagedSqlSink, "_gone", lambda _: lambda *_: []),),
     "what is staged is counted once": ((StagedSqlSink, "_must_be_staged", nothing),),
-    "an abort leaves its state as it is": ((ControlTables, "end", _ends_commits_only),),
-    "a sweep takes what may still be decided": ((StagedSqlSink, "_sweep", _sweeps_everything),),
-    "an answer that is lost is a commit": ((database.Session, "commit", _believes_in_commits),),
+    "an abort does not change the transaction's state": ((ControlTables, "end", _ends_commits_only),),
+    "a sweep aborts transactions that may still be decided": ((StagedSqlSink, "_sweep", _sweeps_everything),),
+    "a lost answer counts as a commit": ((database.Session, "commit", _believes_in_commits),),
 }
 
 PLANTED_IN_DELTA: Mapping[str, Sequence[Change]] = {
-    "a commit names no application": ((commits, "_write", _writes_anonymously),),
-    "what is excluded is added": ((delta_sink, "read_past", _knows_no_abort),),
-    "an abort excludes nothing": ((delta_sink, "exclude", lambda _: lambda *_: None),),
-    "what was added is added again": ((handles, "added", lambda _: lambda *_: []),),
+    "a commit has no fixed app transaction": ((commits, "_write", _writes_anonymously),),
+    "files of excluded transactions are added": ((delta_sink, "read_past", _knows_no_abort),),
+    "an abort does not exclude its transactions": ((delta_sink, "exclude", lambda _: lambda *_: None),),
+    "files that were added are added again": ((handles, "added", lambda _: lambda *_: []),),
     "numbers that an accepted table holds are given again": ((claim.Claimant, "_held", lambda _: lambda *_: 0),),
-    "files are deleted whatever the log says": ((delta_log, "_take", lambda _: lambda *_: None),),
-    "a transaction is not noted": ((Notes, "put", nothing),),
+    "files are deleted without checking the log": ((delta_log, "_take", lambda _: lambda *_: None),),
+    "a task writes no note of its transaction": ((Notes, "put", nothing),),
 }
 
 UNSEEN = frozenset(
     {
-        "an abort does not ask the journal",  # what it gives up is written again by a repair
-        "an abort is not journalled",
-        "no listing after a create",
-        "lost without proof",
-        "a decision does not look at what it rests on",
-        "an answer that says taken is believed",
-        "a snapshot deletes all that it covers",
-        "gaps are filled behind what follows",
+        "an abort does not check the journal first",  # what it gives up is written again by a repair
+        "an abort is not journaled",
+        "the journal is not listed after a create",
+        "a transaction counts as lost without proof",
+        "a decision does not check its transactions",
+        "the answer that a number is taken is trusted",
+        "a snapshot deletes all entries that it covers",
+        "micro-batches after a lost one are committed first",
         "a new driver claims no run",
-        "a rewind leaves what is prepared",
-        "what is prepared is written again",  # one run in a thousand shows it
+        "a rewind does not abort prepared transactions",
+        "a prepared micro-batch is written again",  # one run in a thousand shows it
         # Several looks stand behind each of these: no single one is missed.
-        "one broker says who leads",
-        "an invalid state is a commit",
-        "a broken connection is a commit",
-        "what was committed may be aborted",
-        "what hangs is left",
-        "a request that comes late is another query's",
+        "one broker's answer determines the leader",
+        "an invalid state counts as a commit",
+        "a broken connection counts as a commit",
+        "an abort ignores that a transaction is committed",
+        "hanging transactions are not ended",
+        "a late request counts as another query's",
         # Shown by hundreds of runs.
         "what is staged is counted once",
         "who does not answer holds nobody back",
         "a commit locks nothing",
-        "a run takes no id",
-        "two plannings guard for one run",
+        "a run does not initialize its id",
+        "two planning processes guard the prefix for one run",
         # A commit that was judged before an abort, and comes after it.
-        "what is excluded is added",
-        "an abort excludes nothing",
+        "files of excluded transactions are added",
+        "an abort does not exclude its transactions",
     }
 )
 """Those that these searches do not show, as they need several troubles at once. Those in `tests.transactional` find most."""

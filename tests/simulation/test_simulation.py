@@ -27,10 +27,10 @@ SEARCHED = 150  # runs within which a planted bug has to be found; most take a f
 SEARCHED_IN_KAFKA = 20  # a run has more steps
 
 RARE = {
-    "a create without an answer is none": 235,
-    "a planning settles nothing": 470,
+    "a create without an answer counts as failed": 235,
+    "planning settles no checkpoint": 470,
     "a savepoint holds what came after its checkpoint": 235,
-    "a transaction is not noted": 560,
+    "a task writes no note of its transaction": 560,
     "numbers that an accepted table holds are given again": 125,
 }
 """Bugs that one run in hundreds shows: where the search for them begins, as the schedules of this version are."""
