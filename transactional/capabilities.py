@@ -55,7 +55,7 @@ class Examines(ABC):
 
     @abstractmethod
     def checkStart(self, prefix: str | None) -> None:
-        """Raise the errors that the first planning would raise; change nothing. *User's driver program, once per ``start()``.*
+        """Raise the errors of the first micro-batch's planning; change nothing. *User's driver program, once per ``start()``.*
 
         ``start()`` raises the errors that this method raises. Without this method, users see such errors only after ``start()``
         has returned, when the first micro-batch is planned. Only programs that have registered the sink call this method, so
@@ -140,7 +140,7 @@ class GuardsRuns(ABC):
 
     @abstractmethod
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Claim the prefix at the store (if `mark` is None), or check that this run still owns it. *Driver, once per planning.*
+        """Claim the prefix at the store (if `mark` is None), or check that this run still owns it. *Driver, once per micro-batch.*
 
         A claim ends the claim before it. If this run no longer owns the prefix, raise `FencedError`. If the store has changed
         since the run began (a failover, an older copy), raise `StoreReplacedError`.

@@ -60,7 +60,7 @@ def import_offsets(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """To replace format("kafka") with barrier-kafka: create a location for a new query that continues at the old offsets.
+    """To replace format("kafka") with barrier-kafka: create a location for a new query that continues from the old offsets.
 
     Stop the old query first, and do not start it again. The command only reads OLD_LOCATION. Start the new query with the same
     topics and with NEW_LOCATION as its checkpointLocation.

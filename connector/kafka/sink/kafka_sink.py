@@ -262,7 +262,7 @@ class KafkaSink(
         return identity
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that ``<prefix>.run`` was not initialized since the newest run, and that no commit is missing in the journal.
+        """Check that ``<prefix>.run`` was not initialized since the newest run, and that the journal lacks no commit.
 
         A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms). Then the check finds nothing.
         Before the first run, the id is checked only if the prefix is the query's id, because any other prefix may have

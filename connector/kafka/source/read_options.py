@@ -75,7 +75,7 @@ READ_OPTIONS = OptionTable(
             "startingOffsetsByTimestampStrategy",
             "error",
             as_choice("error", "latest"),
-            "How to handle a partition without a row that is new enough for the timestamp: error refuses the query, latest "
+            "How to handle a partition without a row that is new enough for the timestamp: error fails the query, latest "
             "begins at the partition's end.",
         ),
         Option(
