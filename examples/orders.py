@@ -4,7 +4,7 @@ import barrier_kafka
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
-barrier_kafka.register(spark)  # optional: with it, start() reports mistakes, and wide topics are read faster
+barrier_kafka.register(spark)  # start() then reports mistakes before it writes anything; wide topics are read faster
 brokers = os.environ.get("BROKERS", "localhost:9092")
 
 rows = (

@@ -89,7 +89,7 @@ def resolve(
         why = "--checkpoint and --part must identify an unsettled part, and --as must be a decision"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if decision is Decision.DIFFERENCE and not chosen.lost:
-        why = "accept-difference is only for a lost part whose replay differs, but this part is still open, and might be committed"
+        why = "accept-difference is only for a lost part whose replay differs. This part is still open, and might be committed"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if checkpoint is None and decision is not Decision.DUPLICATES:
         why = "no checkpoint has decided this part, and the rewind repeats its micro-batch: only accept-duplicates is possible"

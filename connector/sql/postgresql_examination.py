@@ -68,7 +68,7 @@ def examine_database(
             yield warning(
                 "database",
                 f"{target.name} can refuse rows at a commit, after the decision: {', '.join(stopping)}.",
-                "Each task tries out its first rows. If a commit still fails, correct the table, and start the query again.",
+                "Each task tests its first rows. If a commit still fails, correct the table, and start the query again.",
             )
     if ask("SHOW synchronous_standby_names") and not ask(
         "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"

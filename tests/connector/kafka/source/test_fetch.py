@@ -343,7 +343,7 @@ def test_rows_that_expire_in_the_middle_of_a_range_leave_those_that_were_read() 
 def test_a_log_that_ends_too_early_fails_the_task_and_gives_up_nothing() -> None:
     consumer = FakeConsumer(range(5))
     with pytest.raises(
-        StoreError, match=r"READ_FAILED.*from offset 8 on: the partition now ends at offset 5"
+        StoreError, match=r"READ_FAILED.*after offset 8: the partition now ends at offset 5"
     ) as caught:
         read(consumer, 8, 20, tolerance=careless(consumer))
     assert failure_of(caught.value).remedy is Remedy.RESTART
@@ -369,13 +369,13 @@ def test_a_topic_that_is_not_the_planned_one_fails_the_task_soon(how: str) -> No
     else:
         brokers.topics["t"] = {}
     with pytest.raises(
-        StoreError, match=r"READ_FAILED.*offset 5 on: the topic was deleted, or re-created.*No row is skipped"
+        StoreError, match=r"READ_FAILED.*after offset 5: the topic was deleted, or re-created.*No row was skipped"
     ):
         read(consumer, 0, 100, tolerance=tolerance)
     assert LOOK_SECONDS + PAUSE_SECONDS <= consumer.clock.passed < 2 * LOOK_SECONDS
     # What retention seems to have removed of another topic's log means nothing.
     consumer.expire(4)
-    with pytest.raises(StoreError, match=r"READ_FAILED.*offset 0 on: the topic was deleted, or re-created"):
+    with pytest.raises(StoreError, match=r"READ_FAILED.*after offset 0: the topic was deleted, or re-created"):
         read(consumer, 0, 5, tolerance=tolerance)
 
 
