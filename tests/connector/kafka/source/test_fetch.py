@@ -342,9 +342,7 @@ def test_rows_that_expire_in_the_middle_of_a_range_leave_those_that_were_read() 
 
 def test_a_log_that_ends_too_early_fails_the_task_and_gives_up_nothing() -> None:
     consumer = FakeConsumer(range(5))
-    with pytest.raises(
-        StoreError, match=r"READ_FAILED.*after offset 8: the partition now ends at offset 5"
-    ) as caught:
+    with pytest.raises(StoreError, match=r"READ_FAILED.*after offset 8: the partition now ends at offset 5") as caught:
         read(consumer, 8, 20, tolerance=careless(consumer))
     assert failure_of(caught.value).remedy is Remedy.RESTART
     with pytest.raises(StoreError, match=r"DATA_LOST.*\[0, 5\)"):
