@@ -30,7 +30,7 @@ def test_an_error_has_the_message_and_the_remedy_of_its_condition() -> None:
     assert str(error) == (
         "[CHECKPOINT_NOT_SETTLED] Checkpoint 7 is not settled yet, so some of its rows may be missing from the output. "
         "Checkpoints that are decided but not settled: none. Micro-batches that are undecided or have to run again: 3, 4. "
-        "Start the query: its recovery settles the checkpoint. If the query fails, follow the remedy of its error. Then "
+        "Start the query: its recovery settles the checkpoint. If the query fails, follow the remedy in its error. Then "
         "repeat the command that failed."
     )
     assert pickle.loads(pickle.dumps(error)).message == error.message

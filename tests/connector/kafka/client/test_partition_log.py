@@ -125,7 +125,7 @@ def test_the_log_of_another_topic_or_of_later_rows_only_says_nothing() -> None:
     assert anothers.asked == []
     later = answered()
     later.responses[0].partitions[0].log_start_offset = 6
-    assert "now holds 6 to 9" in search_marker(Admin(later), 7, 3, PART).evidence  # type: ignore[arg-type]
+    assert "now contains 6 to 9" in search_marker(Admin(later), 7, 3, PART).evidence  # type: ignore[arg-type]
 
 
 class AnothersRow(list[Any]):
