@@ -22,7 +22,7 @@ from integration.releases import SPARK_4_3, on_spark_4_3
 from integration.topic_output import TopicOutput
 from transactional import faults
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1200), on_spark_4_3]
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(3000), on_spark_4_3]
 
 EVOLVES = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
 

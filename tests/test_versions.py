@@ -40,6 +40,11 @@ def test_a_release_that_is_not_there(number):
     if number == 2:
         pytest.skip("it is not there")
 
+@pytest.mark.version("Kafka", "3.6.0")
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.skip)])
+def test_a_release_that_is_too_old(number):
+    pass
+
 def test_the_suite_s_own():
     pass
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,10 @@ class Versions:
         self._passed: Counter[tuple[str, str]] = Counter()
         self._skipped: set[tuple[str, str]] = set()
 
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
         """Let the reports of a test name its versions: with pytest-xdist, they are all that comes back."""
-        item.user_properties += [("version", list(mark.args)) for mark in item.iter_markers("version")]
+        for item in items:
+            item.user_properties += [("version", list(mark.args)) for mark in item.iter_markers("version")]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test that has passed. A version of which a test was skipped is not written."""

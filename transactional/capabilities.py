@@ -140,7 +140,7 @@ class GuardsRuns(ABC):
 
     @abstractmethod
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Claim the prefix at the store (if `mark` is None), or check that this run still owns it. *Driver, each micro-batch.*
+        """Claim the prefix at the store (if `mark` is None), or check that this run still owns it. *Driver, at each planning.*
 
         A claim ends the claim before it. If this run no longer owns the prefix, raise `FencedError`. If the store has changed
         since the run began (a failover, an older copy), raise `StoreReplacedError`.

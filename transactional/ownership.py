@@ -106,7 +106,7 @@ def must_own(token: int) -> Judge:
         if newest.token != token:
             raise superseded(token, ledger)
         if newest.ended:
-            raise FencedError("RUN_ENDED", run=token, ended=newest.ended)
+            raise FencedError("RUN_ENDED", run=token, ended=f"journal entry `{newest.ended}`")
 
     return judge
 

@@ -144,7 +144,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     # -- driver, any process, any number of times -------------------------------------------------------------------
 
     def identify(self) -> Mapping[str, str]:
-        """Check that the store can be used, and return its identity. *Driver, each micro-batch.* Default: an empty mapping.
+        """Check that the store can be used, and return its identity. *Driver, at each planning.* Default: an empty mapping.
 
         Two keys have a meaning: ``cluster`` identifies the store, and ``topic`` identifies the target in the store.
 

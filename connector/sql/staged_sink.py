@@ -140,7 +140,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
     @abstractmethod
     def create(self, cursor: Cursor) -> None:
-        """Create the staging table if it is missing; also the target, if your sink creates it. *Driver, each micro-batch.*"""
+        """Create the staging table if it is missing; also the target, if your sink creates it. *Driver, at each planning.*"""
 
     @abstractmethod
     def has(self, cursor: Cursor, name: str) -> bool:

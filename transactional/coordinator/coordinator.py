@@ -79,7 +79,7 @@ class CheckpointCoordinator:
     def plan(self) -> TaskPlan:
         """Settle or abort the transactions of earlier runs, and return the plan for the tasks of the micro-batch.
 
-        *Called on the driver, once per micro-batch, in the planning process only.*
+        *Called on the driver, at each planning, in the planning process only.*
         """
         # P2: load the journal.
         ledger = self._journal.load()

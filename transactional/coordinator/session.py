@@ -68,7 +68,7 @@ class Session:
         return self.journal.ledger
 
     def identify(self) -> dict[str, str]:
-        """Return the store's identity. The sink is asked once per micro-batch.
+        """Return the store's identity. The sink is asked only once per planning.
 
         If the journal has settled checkpoints in the store, check that the store still exists and was not replaced. Otherwise
         the sink could create an empty store, or write into a wrong one. If the user changed the address, accept a different

@@ -17,7 +17,7 @@ from transactional.errors import LocationError, OptionError
 EARLIEST = -2
 """In ``startingOffsets``: the first offset of a partition."""
 
-UNKNOWN_END = "unknown. The last file in offsets/ that contains the removed source shows where it stopped"
+UNKNOWN_END = "none (it is unknown which ones are right)"
 
 Left = Mapping[str, Mapping[str, Any]]
 """Where lost sources stopped: name → topic → ``{"id": topic id, "ends": {partition: offset}}``.
