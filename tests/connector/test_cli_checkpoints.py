@@ -204,7 +204,8 @@ def test_no_checkpoint_is_asked_for_where_none_can_come(place: CliPlace, capsys:
         before = place.ledger().position
         status, document, _ = answer(capsys, "checkpoints", "trigger", str(place))
         assert (status, document["condition"], place.ledger().position) == (1, "RUN_ENDED", before)
-        assert f"Run {token} of the query has already ended ({gone}). Start the query again." in document["message"]
+        why = gone if gone.startswith("its") else f"journal entry `{gone}`"
+        assert f"Run {token} of the query has already ended ({why}). Start the query again." in document["message"]
     place.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2})
     assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "REWIND_NOT_DONE"
 
