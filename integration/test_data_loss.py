@@ -590,7 +590,7 @@ def test_a_repair_whose_rows_expired_is_refused_and_one_whose_rows_are_left_is_m
         if whose == "its own":
             error = query.start().wait_failed()
             assert "REPLAY_DIFFERS" in error
-            assert f"partition {part} of 2: recorded (5, " in error
+            assert f"partition {part} of 2: recorded 5 rows of " in error
             query.place.check_partial(query.expected)
         else:
             # The rows that expired are committed; the lost task's number and rows are those of the first time.
