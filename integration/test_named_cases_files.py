@@ -350,7 +350,7 @@ def test_a_repair_with_another_number_of_writer_tasks_is_refused_and_the_right_n
         assert len(lost) == 1
         FolderOutput(folder_of(query)).lose(lost)
         # Fewer: the commit tells. More: a task does, by the rows of its part, or the first that is one too many.
-        more = ("partition 1 of 2: recorded (5, ", "writer tasks: recorded 2, now 3 or more")
+        more = ("partition 1 of 2: recorded 5 rows of ", "writer tasks: recorded 2, now 3 or more")
         for writers, numbers in ((1, ("writer tasks: recorded 2, now 1",)), (3, more)):
             error = query.start(writers=writers).wait_failed()
             assert "REPLAY_DIFFERS" in error
