@@ -105,7 +105,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
     if out:
         raise _refused(
             out,
-            "has options that would make this command send secrets to an address (your secrets, or those in its environment)",
+            "has options that would make this command send secrets (yours, or those in its environment) to an address",
         )
     return options
 

@@ -23,8 +23,9 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import TracebackType
+
+from integration import ROOT
 
 __all__ = ["Link", "Network", "may_make_networks"]
 
@@ -35,8 +36,6 @@ CLONE_NEWNET = 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU, SIOCGIFFLAGS, SIOCSIFFLAGS = 0x8916, 0x891C, 0x8922, 0x8913, 0x8914
 IFF_UP = 0x1
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,7 @@ def test_what_all_stores_lost_is_void_and_written_again(spark: SeveralSinks) -> 
     ("other", "what"),
     [
         (((1, "left"), (2, "right"), (4, None)), "sink left"),
-        (((1, "left"), (5, "right"), (3, None)), "the committed partition .*, sink right"),
+        (((1, "left"), (5, "right"), (3, None)), "the committed partition 0, sink right: recorded 2 rows "),
         (((1, "right"), (2, "right"), (3, None)), "sink left"),
     ],
     ids=["other rows", "other rows of the sink that has committed", "other routes"],
