@@ -23,7 +23,7 @@ from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.entry import UNFIT, checksum
 from transactional.finding import Finding, Level, good, problem, unknown, warning
-from transactional.history import must_hold
+from transactional.history import must_hold, must_know
 from transactional.journal.folders import make_folders, replace_file, sync_file, sync_folder
 from transactional.secrets import hides_value, is_secret, without_named_secrets
 from transactional.sink import (
@@ -71,6 +71,7 @@ __all__ = [
     "local_path",
     "make_folders",
     "must_hold",
+    "must_know",
     "nearest",
     "problem",
     "publishes_marks",

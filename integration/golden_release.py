@@ -1,7 +1,8 @@
 """Files as a release writes them, which later releases have to read.
 
 ``unshare --uts bash -c 'hostname driver && .venv/bin/python -m integration.golden_release'`` makes a folder in
-``tests/golden/release``: the checkpoint location of a query with state, a savepoint of it, and what the commands say of both.
+``tests/golden/release``: the checkpoint location of a query with state, a savepoint of it, the locations of two dead drivers
+(one had prepared micro-batches, the other had decided a checkpoint), and what the commands say of all.
 `tests/test_golden_release.py` reads the files of all releases.
 """
 
@@ -10,15 +11,18 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import redirect_stdout
+from dataclasses import replace
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from connector.cli import main as barrier
 from integration import ROOT
 from integration.broker import Cluster
+from integration.driver_process import DriverProcess, wait_until
 from integration.jobs import Job, build_session
-from integration.topic_jobs import produce
+from integration.topic_jobs import interval_job, produce
 
 SCRATCH = Path("/tmp/barrier/golden")
 """The journal has this path."""
@@ -53,12 +57,31 @@ def main() -> None:
             query.awaitTermination()
         spark.stop()
         assert barrier(["savepoint", "take", str(location), str(savepoint)]) == 0
+        die(cluster, "prepared")
+        die(cluster, "decided")
         said = {
             "checkpoints": answer("checkpoints", "list", location),
             "savepoints": answer("savepoint", "list", SCRATCH),
+            "prepared": answer("checkpoints", "list", SCRATCH / "prepared"),
+            "decided": answer("checkpoints", "list", SCRATCH / "decided"),
         }
     shutil.copytree(SCRATCH, target)
     (target / "said.json").write_text(json.dumps(said, indent=1) + "\n")
+
+
+def die(cluster: Cluster, state: str) -> None:
+    """Make the location of a driver that died with two prepared micro-batches, or after it had decided a checkpoint."""
+    job, output = interval_job(cluster, state, "2pc-kafka", SCRATCH, batches=3)
+    produce(cluster, f"{state}-in", range(3 * job.rows))
+    job = replace(job, location=str(SCRATCH / state))
+    with TemporaryDirectory() as folder, DriverProcess(Path(folder), job, output) as driver:
+        if state == "decided":
+            driver.faults.arm("decision.written", "kill-jvm")
+        driver.start()
+        if state == "decided":
+            driver.wait_death("decision.written")
+        else:
+            wait_until(lambda: driver.place.kinds().count("prepared") == 2, "two prepared micro-batches")
 
 
 def answer(*words: str | Path) -> object:

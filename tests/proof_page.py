@@ -9,12 +9,12 @@ import json
 from pathlib import Path
 
 from tests.proof_tables import TABLES
+from tests.results import ROOT
 
 __all__ = ["PAGE", "claims", "proof_page"]
 
 CLAIMS = Path(__file__).parent / "claims.json"
 TEMPLATE = Path(__file__).with_name("proof_page.md")
-ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "proof.md"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "add_result", "commit", "read_results", "write_results"]
+__all__ = ["FOLDER", "ROOT", "add_result", "commit", "read_results", "write_results"]
 
 ROOT = Path(__file__).parent.parent
 

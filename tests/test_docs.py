@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.proof_page import PAGE, claims, proof_page
+from tests.results import ROOT
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MAY_NAME_TESTS = {"proof.md", "api.md", "CONTRIBUTING.md"}
 """The appendix, the table of the conformance kit, and the page for those who write tests."""

@@ -17,8 +17,8 @@ import barrier_kafka.reader
 import barrier_kafka.sinks
 import barrier_kafka.testing
 from tests.api_page import PAGE, api_page
+from tests.results import ROOT
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FRONT_DOOR = (barrier_kafka, barrier_kafka.reader, barrier_kafka.sinks, barrier_kafka.testing)
 _TYPE = re.compile(r"^(?:class )?([A-Z][A-Za-z]+)\b(?: = (?!TypeVar)|[(:\[])", re.MULTILINE)

@@ -37,13 +37,27 @@ def of_that_time(now: Any, then: Any) -> Any:
     return now
 
 
-def test_the_commands_say_of_its_journal_what_they_said(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    then = said(release, "checkpoints")
-    status, now, _ = answer(capsys, "checkpoints", "list", str(release / "location"))
+@pytest.mark.parametrize("place", ["location", "prepared", "decided"])
+def test_the_commands_say_of_its_journal_what_they_said(
+    release: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    then = said(release, "checkpoints" if place == "location" else place)
+    status, now, _ = answer(capsys, "checkpoints", "list", str(release / place))
     path = then["location"]
     assert status == 0
     assert of_that_time(now, then) | {"location": path} == then
-    assert len(then["checkpoints"]) >= 3
+    assert len(then["checkpoints"]) >= (3 if place == "location" else 1)
+
+
+def test_the_journals_of_dead_drivers_say_what_has_to_be_recovered(release: Path) -> None:
+    prepared, decided = (
+        CheckpointLocation(str(release / state)).journal().load() for state in ("prepared", "decided")
+    )
+    assert [(len(each.parts) > 0, each.checkpoint) for each in prepared.undecided()] == [(True, None)] * 2
+    assert prepared.unsettled() == []
+    [checkpoint] = decided.unsettled()
+    assert decided.undecided() == []
+    assert checkpoint.handles, "they are committed by recovery"
 
 
 def test_its_offsets_are_read_and_would_be_written_the_same(release: Path) -> None:

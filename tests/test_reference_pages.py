@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from pathlib import Path
 
 from connector.doctor.versions import JAVA, PYTHON, SPARK
 from tests import sink_page
 from tests.command_page import PAGE, command_page
+from tests.results import ROOT
 from transactional.entry import FORMAT, EntryKind
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_the_page_of_the_commands_is_the_programs_own() -> None:

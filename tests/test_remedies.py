@@ -14,11 +14,11 @@ import pytest
 import connector
 import transactional.errors
 from tests.error_page import ERROR_PAGE, error_page
+from tests.results import ROOT
 from tests.words import WORDS
 from transactional.errors.catalogue import ACTIONS, Catalogue, catalogue
 from transactional.failure import Remedy, failure_of
 
-ROOT = Path(__file__).parent.parent
 CONDITION = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 CORE = Catalogue("transactional.errors")
 PRODUCT = ("barrier_kafka", "connector", "transactional")

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.llms_page import PAGE, llms_page
-
-ROOT = Path(__file__).parent.parent
+from tests.results import ROOT
 
 
 def test_it_is_built_without_a_warning(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import barrier_kafka
 import barrier_kafka.testing
+from tests.results import ROOT
 
 __all__ = ["EXCEPTIONS", "ROOMS", "SHAPES", "WORDS", "found", "in_file", "in_text", "reference"]
 
-ROOT = Path(__file__).parent.parent
 ROOMS = ("barrier_kafka", "connector", "transactional")
 
 INSTEAD = {

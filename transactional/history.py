@@ -165,8 +165,8 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
     if held is None:
         return {}
     seen = history.seen if history.binding else None
-    if seen is not None and held > max(history.known, seen.get("checkpoint", 0)):
-        raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} contains checkpoint {held} of the query")
+    if seen is not None:
+        must_know(store, held, max(history.known, seen.get("checkpoint", 0)))
     must_hold(store, held, history.newest)
     if held:  # if `former` is set, this store has another address, so it is a copy of the old store
         must_hold(store, held, history.former)
@@ -192,3 +192,24 @@ def must_hold(store: str, held: int, known: int) -> None:
     """
     if held < known:
         raise StoreError("STORE_WENT_BACK", store=store, held=held, known=known)
+
+
+def must_know(store: str, held: int, known: int) -> None:
+    """Check that the journal knows the newest checkpoint that a store holds.
+
+    Parameters
+    ----------
+    store : str
+        The name of the store, for the error message.
+    held : int
+        The newest checkpoint in the store.
+    known : int
+        The newest checkpoint that the journal knows.
+
+    Raises
+    ------
+    PutBackError
+        ``LOCATION_PUT_BACK``: `held` is higher than `known`, so the journal is an older copy.
+    """
+    if held > known:
+        raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} contains checkpoint {held} of the query")

@@ -15,12 +15,11 @@ from transactional.capabilities import KeepsEvidence, MarksCheckpoints, ReportsO
 from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint, Part
 from transactional.errors import (
     AmbiguousOutcomeError,
-    PutBackError,
     RetriableError,
     RewindRequiredError,
     TransactionLostError,
 )
-from transactional.history import must_hold
+from transactional.history import must_hold, must_know
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
 from transactional.ownership import Judge, may_settle
@@ -203,8 +202,8 @@ class Settlement:
             held = self._sink.newestCheckpoint(query, route)
             store = f"{self._sink.name()} {route}".strip()
             # If this driver was paused, its successor may have decided the checkpoint. So load the journal before raising.
-            if held is not None and held > ledger.known and held > self._journal.load().known:
-                raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} contains checkpoint {held} of the query")
+            if held is not None and held > ledger.known:
+                must_know(store, held, self._journal.load().known)
             if held is not None:
                 must_hold(store, held, newest)
 

@@ -39,7 +39,7 @@ from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
 from connector.delta.write_options import NAME, WriteOptions, parse_write_options
-from connector.sinks import Deadline, SystemClock, faults, must_hold
+from connector.sinks import Deadline, SystemClock, faults, must_hold, must_know
 from transactional import (
     AmbiguousOutcomeError,
     Cutoff,
@@ -49,7 +49,6 @@ from transactional import (
     OptionError,
     Options,
     Outcome,
-    PutBackError,
     Restorable,
     RetriableError,
     StoreError,
@@ -273,10 +272,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
             if living and not lost:  # all handles become one version, or none does
                 held = table.transaction_version(living[0]["app"]) or 0
                 must_hold(self._folder.uri, held, checkpoint.after)
-                if held > checkpoint.id:
-                    raise PutBackError(
-                        "LOCATION_PUT_BACK", evidence=f"{self._folder.uri} contains checkpoint {held} of the query"
-                    )
+                must_know(self._folder.uri, held, checkpoint.id)
                 check_protocol(table)
                 check_unchanged(self._folder, table, living)
                 add_files(table, living, checkpoint)

@@ -6,9 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.results import ROOT
 
 PROGRAM = """
 import time

@@ -5,19 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import typer.main
 
 import barrier_kafka
-import connector
 from connector.cli.command_line import GROUPS, app
 from tests.command_page import commands
+from tests.results import ROOT
 from tests.words import ROOMS
 from transactional.errors.catalogue import catalogue
-
-ROOT = Path(connector.__path__[0]).parent
 
 CALL = re.compile(r"\bbarrier ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)?)([^`\n|;&#]*)")
 

@@ -15,12 +15,12 @@ import pytest
 
 from connector.spark import process
 from connector.spark.process import driver_process, is_alive, this_process
+from tests.results import ROOT
 
 pytestmark = pytest.mark.skipif(
     not os.path.exists("/proc/self/stat"), reason="Linux only; elsewhere nothing is recorded"
 )
 
-ROOT = Path(process.__file__).parents[2]
 SAY = "import json; from connector.spark.process import driver_process; print(json.dumps(driver_process()))"
 
 

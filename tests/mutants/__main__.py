@@ -14,9 +14,8 @@ from pathlib import Path
 
 from tests.mutants.mutant import Mutant, MutantError, read_patches
 from tests.mutants.workshop import Finding, Workshop
-from tests.results import FOLDER, commit, write_results
+from tests.results import FOLDER, ROOT, commit, write_results
 
-ROOT = Path(__file__).parent.parent.parent
 GOAL = 0.95
 """Of all bugs that are not equivalent, found by the quick suite."""
 

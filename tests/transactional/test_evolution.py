@@ -121,8 +121,8 @@ def test_a_source_whose_positions_can_t_be_read_has_no_successor() -> None:
     left = ends_left(now, before, {})
     assert left == {"f": {}}
     for new in (foreign("f", "0"), foreign("g"), line("g", 0, 1, topic="u")):
-        assert "it is unknown whether the source" in begins([line("a", 2, 3), new], now, left)
-    assert "source g begins where the source a stopped" in begins([foreign("g")], now[:1]), "of another format"
+        assert "SOURCE_END_UNKNOWN" in begins([line("a", 2, 3), new], now, left)
+    assert "whether g begins where a stopped" in begins([foreign("g")], now[:1]), "of another format"
     assert ends_left([line("a", 2, 3)], now, left) == left
     assert not begins([*now, foreign("g")], [line("a", 0, 1)]), "nothing was lost yet"
 

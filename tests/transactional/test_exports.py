@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import transactional
+from tests.results import ROOT
 
-ROOT = Path(__file__).parents[2]
 LONGEST = 400
 
 

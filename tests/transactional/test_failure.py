@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.results import ROOT
 from transactional import errors
 from transactional.errors import (
     FencedError,
@@ -25,8 +26,6 @@ from transactional.errors import (
     TwoPhaseCommitError,
 )
 from transactional.failure import MOST_TEXT, Failure, Remedy, failure_of
-
-ROOT = Path(__file__).parents[2]
 
 
 @cache

@@ -17,8 +17,6 @@ from transactional.errors import LocationError, OptionError
 EARLIEST = -2
 """In ``startingOffsets``: the first offset of a partition."""
 
-UNKNOWN_END = "none (it is unknown which ones are right)"
-
 Left = Mapping[str, Mapping[str, Any]]
 """Where lost sources stopped: name → topic → ``{"id": topic id, "ends": {partition: offset}}``.
 
@@ -61,10 +59,7 @@ def check_beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine]
     unseen = sorted(name for name, topics in lost.items() if not topics)
     for name in sorted(now.keys() - before.keys()):
         if unseen or (lost and now[name].offset is None):
-            reason = (
-                f"it is unknown whether the source {name} begins where the source {(unseen or sorted(lost))[0]} stopped"
-            )
-            raise LocationError("SOURCE_BEGINS_ELSEWHERE", source=name, reason=reason, wanted=UNKNOWN_END)
+            raise LocationError("SOURCE_END_UNKNOWN", source=name, lost=(unseen or sorted(lost))[0])
     for name, topic in _beginnings(lines, previous):
         # A source may read a topic again that it had lost itself: it keeps its positions.
         itself = name if name in before else None

@@ -18,10 +18,10 @@ from connector.kafka.native.library import native_library
 from connector.kafka.source.reading import native_records
 from connector.kafka.source.reading.native_records import NativeRecords
 from tests.connector.kafka.native.synthetic import Messages
+from tests.results import ROOT
 from transactional.errors import StoreError
 
 SOURCE = Path(native.__file__).parent / "columns.c"
-ROOT = Path(native.__file__).parents[3]
 HERE = Partition("topic", 0)
 
 compiler = shutil.which("cc")
