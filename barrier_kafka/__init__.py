@@ -1,4 +1,4 @@
-"""Exactly-once streaming from Kafka through PySpark: all names that your programs import.
+"""Exactly-once streaming from Kafka with PySpark. Your programs import all public names from this module.
 
 You need no import to use the formats ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta``, ``2pc-postgresql``, ``2pc-mysql`` and
 ``2pc-multi``. If you call `register`, ``start()`` reports mistakes in their options. To write a sink of your own, subclass

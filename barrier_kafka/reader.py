@@ -1,4 +1,4 @@
-"""The end offsets of the newest whole checkpoint, for consumers without Spark. Needs only confluent-kafka."""
+"""Finds the end offsets of the newest whole checkpoint, for consumers without Spark. Needs only confluent-kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient
 __all__ = ["complete_offsets"]
 
 TAIL = 64
-"""How many offsets at the end of a barrier topic are read first to find the newest mark. Some of them may be compacted."""
+"""The number of offsets at the end of a barrier topic that are read first to find the newest mark. Kafka's log
+compaction may have removed some of these records."""
 
 
 def complete_offsets(
@@ -50,7 +51,7 @@ def complete_offsets(
     TimeoutError
         The brokers did not answer in time.
     confluent_kafka.KafkaException
-        The brokers refused a request.
+        The brokers rejected a request.
     """
     deadline, length = time.monotonic() + timeout, TAIL
     low, high = consumer.get_watermark_offsets(TopicPartition(barrier_topic, 0), timeout=timeout)

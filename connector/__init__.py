@@ -31,7 +31,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: commands then need no PySpark, and Spark's tasks load no journal code."""
+    """Import a public name at its first use, so commands need no PySpark, and Spark's tasks load no journal code."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -78,7 +78,7 @@ def as_positive_int(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise ValueError("a whole number from 1")
+        raise ValueError("a whole number, 1 or more")
     return number
 
 
@@ -86,7 +86,7 @@ def as_version(text: str) -> int:
     """Parse a whole number, 0 or more."""
     number = text.strip()
     if not (number.isascii() and number.isdigit()):
-        raise ValueError("a whole number from 0")
+        raise ValueError("a whole number, 0 or more")
     return int(number)
 
 
@@ -135,7 +135,7 @@ def as_columns(text: str) -> tuple[str, ...]:
         raise ValueError('column names separated by commas, or JSON: ["one", "with, comma"]')
     columns = tuple(name.strip() for name in names)
     if len({name.lower() for name in columns}) < len(columns):
-        raise ValueError("each column only once")
+        raise ValueError("a list that contains each column only once")
     return columns
 
 
@@ -159,7 +159,7 @@ class Option:
         The parsed value (not its text) if the user does not set the option; `REQUIRED` if the user must set it.
     parse : Callable[[str], Any]
         Parses the text of the value. If the text is wrong, it raises ValueError; the message says which values are valid
-        ("a whole number from 1").
+        ("a whole number, 1 or more").
     doc : str
         The description for the page of options: one or two sentences.
     since : str
@@ -310,8 +310,8 @@ HOST_OPTIONS = OptionTable(
             "commitTimeoutMs",
             120_000,
             as_positive_int,
-            "Milliseconds that the commit of a decided checkpoint may take. After that the query fails, and a restart "
-            "continues with the commit.",
+            "How many milliseconds the commit of a decided checkpoint may take. After this time, the query fails. If you then "
+            "restart the query, it continues the commit.",
         ),
         Option(
             "deliveryGuarantee",
@@ -344,30 +344,31 @@ HOST_OPTIONS = OptionTable(
             "txnCompareRows",
             True,
             as_bool,
-            "df.write only: true compares the rows when you repeat a version. If they differ from the first write, the "
-            "repeated write fails. false skips the comparison, for a frame that is computed differently each time. Either way, "
-            "the rows of the first write stay.",
+            "df.write only. true: if you repeat a version with different rows, the repeated write fails. false: the rows are "
+            "not compared, for a DataFrame that is computed differently each time. In both cases, the output keeps the rows of "
+            "the first write.",
         ),
         Option(
             "singleDriver",
             False,
             as_bool,
-            "Needed if the store of the checkpoint location can't create a file exclusively, or is an HDFS with Kerberos. true "
-            "confirms that something else guarantees a single driver per location.",
+            "Needed if the store of the checkpoint location can't create a file exclusively, or is an HDFS with Kerberos. With "
+            "true, you confirm that something else guarantees a single driver per location.",
         ),
         Option(
             "checkpointEndpoint",
             None,
             as_str,
-            "URL of the object store that holds checkpointLocation. Default: AWS_ENDPOINT_URL in the driver's environment. In "
-            "HDFS: the WebHDFS addresses of its NameNodes, separated by commas. Default: those in BARRIER_WEBHDFS.",
+            "URL of the object store that holds checkpointLocation. Default: AWS_ENDPOINT_URL in the driver's environment. If "
+            "checkpointLocation is in HDFS: the WebHDFS addresses of the NameNodes, separated by commas. Default for HDFS: the "
+            "addresses in BARRIER_WEBHDFS.",
         ),
         Option(
             "checkpointRegion",
             None,
             as_str,
-            "Region of that object store. Default: AWS_REGION in the driver's environment. Credentials come from the "
-            "environment only.",
+            "Region of the object store that holds checkpointLocation. Default: AWS_REGION in the driver's environment. "
+            "Credentials for the object store come from the environment only.",
         ),
         Option(
             "maxBatchesPerCheckpoint",
@@ -379,29 +380,29 @@ HOST_OPTIONS = OptionTable(
             "retainedCheckpoints",
             100,
             as_positive_int,
-            "How many completed checkpoints the journal keeps, so that a rewind can go back to them. Spark itself keeps "
-            "minBatchesToRetain micro-batches.",
+            "How many completed checkpoints the journal keeps, so that a rewind can go back to them. Spark's own logs keep "
+            "spark.sql.streaming.minBatchesToRetain micro-batches.",
         ),
         Option(
             "tolerableFailedCheckpoints",
             0,
             as_version,
             "How many checkpoints in a row may be declined (because a hook raised an error, or the journal could not be "
-            "written) before the query fails. Their rows wait for the next checkpoint.",
+            "written) before the query fails. The rows of a declined checkpoint wait for the next checkpoint.",
         ),
         Option(
             "allowNonRestoredState",
             False,
             as_bool,
-            "true lets the first start after `barrier restore` drop data of the savepoint that the query no longer uses: the "
-            "state of a checkpoint hook, or the position in a topic. Like -n in Flink.",
+            "true: the first start after `barrier restore` may drop data of the savepoint that the query no longer uses, such "
+            "as the state of a checkpoint hook or the position in a topic. Flink's option -n does the same.",
         ),
         Option(
             "checkpointHooks",
             "",
             as_str,
-            "Import paths (package.module:Class, separated by commas) of subclasses of barrier_kafka.CheckpointHook: external "
-            "systems that save their state with each checkpoint.",
+            "Import paths (package.module:Class, separated by commas) of subclasses of barrier_kafka.CheckpointHook. A hook "
+            "saves the state of an external system with each checkpoint.",
         ),
     ),
     passthrough_prefixes=(),

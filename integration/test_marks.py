@@ -199,7 +199,7 @@ def test_a_barrier_topic_has_one_query(make_query: MakeQuery) -> None:
     [
         ({"barrierTopic": "rows", "topic": "rows"}, "a topic other than the rows' topic"),
         ({"deliveryGuarantee": "at-least-once"}, "no value with deliveryGuarantee=at-least-once"),
-        ({"barrierTopic": "not a name"}, "one topic's name"),
+        ({"barrierTopic": "not a name"}, "the name of one topic"),
     ],
 )
 def test_a_barrier_topic_that_can_not_be_is_refused(make_query: MakeQuery, options: dict[str, str], said: str) -> None:

@@ -77,7 +77,7 @@ def test_a_trial_that_fails_leaves_nothing_open(
     monkeypatch.setattr(KafkaAdmin, "describe", wrong)
     found = tried(capsys, *options_of(kafka, "failed"))
     assert (found["level"], found["condition"]) == ("problem", "KAFKA_REFUSED")
-    assert "trial.doctor is Dead with failed-0, not Ongoing with failed-0" in found["sentence"]
+    assert "trial.doctor as Dead in failed-0, not as Ongoing in failed-0" in found["sentence"]
     monkeypatch.undo()
     admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": kafka.bootstrap_servers}))
     wait_until(

@@ -141,7 +141,7 @@ def test_what_is_too_far_back_is_refused_with_the_location_s_own_name(
         (place.path / "offsets" / str(batch)).unlink()
     spread(place, location)
     before = held(location)
-    with pytest.raises(LocationError, match=r"REWIND_TOO_FAR.*lacks offsets/1"):
+    with pytest.raises(LocationError, match=r"REWIND_TOO_FAR.*files are missing \(offsets/1"):
         log_rewind.delete_after(location, 1)
     assert held(location) == before
 

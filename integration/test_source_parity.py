@@ -288,7 +288,7 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
     ({"endingOffsetsByTimestamp": '{"$a": {"0": 1}}'}, "FORBIDDEN_OPTION.*endingOffsetsByTimestamp"),
     ({"endingTimestamp": "5"}, "FORBIDDEN_OPTION.*endingTimestamp"),
     ({"failOnDataLoss": "perhaps"}, "INVALID_OPTION.*failOnDataLoss.*true or false"),
-    ({"maxOffsetsPerTrigger": "0"}, "INVALID_OPTION.*maxOffsetsPerTrigger.*whole number from 1"),
+    ({"maxOffsetsPerTrigger": "0"}, "INVALID_OPTION.*maxOffsetsPerTrigger.*whole number, 1 or more"),
     ({"minOffsetsPerTrigger": "-1"}, "INVALID_OPTION.*minOffsetsPerTrigger"),
     ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "INVALID_OPTION.*at most maxOffsetsPerTrigger"),
     ({"maxTriggerDelay": "later"}, "INVALID_OPTION.*maxTriggerDelay.*30s"),

@@ -28,12 +28,12 @@ def _summary() -> Iterator[str]:
         "simulated runs of the real protocol": (runs, f"`make simulate`; {steps:,} steps", searches),
         "faults of three brokers, networks, disks, clocks, databases": (_strikes(faults), "`make faults`", faults),
         "`kill -9` at random moments": (_strikes(soak), "`make soak`", soak),
-        "crashes at every point on every sink, and other long tests": (
+        "tests: crashes at every point with every sink, and other long tests": (
             sum(row["tests"] for row in matrix),
-            "`make matrix`, beside `make test`",
+            "`make matrix`, in addition to `make test`",
             matrix,
         ),
-        "one-line bugs, planted into the product": (
+        "one-line bugs planted in the product": (
             sum(row["planted"] for row in mutants),
             f"`make mutants`; the quick tests find {sum(row['found'] for row in mutants)}",
             mutants,
@@ -47,7 +47,7 @@ def _summary() -> Iterator[str]:
 
 
 def _searches() -> Iterator[str]:
-    yield "| commit | seeds from | runs | steps | steps in a minute of CPU |"
+    yield "| commit | first seed | runs | steps | steps per minute of CPU time |"
     yield "|---|---|---|---|---|"
     for row in read_results(SEARCHES):
         speed = row["steps"] / row["seconds"] * 60
@@ -55,15 +55,15 @@ def _searches() -> Iterator[str]:
 
 
 def _planted() -> Iterator[str]:
-    yield "| planted bug | runs | steps | seconds of CPU | shown as |"
+    yield "| planted bug | runs | steps | CPU time in seconds | how the simulation shows the bug |"
     yield "|---|---|---|---|---|"
     for row in read_results(DISCOVERED):
-        shown = row["shown"] or f"no, in {row['runs']:,} runs"
+        shown = row["shown"] or f"not found in {row['runs']:,} runs"
         yield f"| {row['bug']} | {row['runs']:,} | {row['steps']:,} | {row['seconds']:.1f} | {shown} |"
 
 
 def _mutants() -> Iterator[str]:
-    yield "| part | planted | found |"
+    yield "| part of the product | planted bugs | found bugs |"
     yield "|---|---|---|"
     for row in read_results(MUTANTS):
         yield f"| {row['room']} | {row['planted']} | {row['found']} ({row['found'] / row['planted']:.0%}) |"
@@ -77,7 +77,7 @@ def _by_moment(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Count kills by what the journal's newest entry was: where in a checkpoint they hit."""
     met = Counter((deed, at) for trial in trials for deed, at, _ in trial["strikes"])
     moments = sorted({at for _, at in met})
-    yield f"| killed, while the journal's newest entry was | {' | '.join(f'`{at}`' for at in moments)} |"
+    yield f"| kill, by the journal's newest entry at that moment | {' | '.join(f'`{at}`' for at in moments)} |"
     yield "|" + "---|" * (len(moments) + 1)
     for deed in sorted({deed for deed, _ in met}):
         yield f"| {deed} | {' | '.join(str(met[deed, at]) for at in moments)} |"
@@ -95,7 +95,7 @@ def _by_fault(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _by_workload(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| query | barrierInterval | state | trials | faults | rows | recovery: median | 99 % |"
+    yield "| query | barrierInterval | stateful | trials | faults | rows | median recovery | 99th percentile of recovery |"
     yield "|---|---|---|---|---|---|---|---|"
     groups: dict[tuple[str, bool, bool], list[Mapping[str, Any]]] = defaultdict(list)
     for trial in trials:

@@ -50,9 +50,7 @@ def test_the_commands_say_of_its_journal_what_they_said(
 
 
 def test_the_journals_of_dead_drivers_say_what_has_to_be_recovered(release: Path) -> None:
-    prepared, decided = (
-        CheckpointLocation(str(release / state)).journal().load() for state in ("prepared", "decided")
-    )
+    prepared, decided = (CheckpointLocation(str(release / state)).journal().load() for state in ("prepared", "decided"))
     assert [(len(each.parts) > 0, each.checkpoint) for each in prepared.undecided()] == [(True, None)] * 2
     assert prepared.unsettled() == []
     [checkpoint] = decided.unsettled()

@@ -4,14 +4,15 @@ For users: `TwoPhaseCommitSink` (`sink`, `transaction`), abilities that only som
 (`hooks`), restart strategies (`restart`), errors (`errors`, with their catalogue), `History` (`history`), `Finding`
 (`finding`), test doubles and a conformance kit for the tests of a sink (`testing`).
 
-The core, which decides: `journal` (exclusive create), `entries` (a class for each kind of entry), `entry` (entries as bytes),
-`ledger` (the fold over the journal, and the states of a checkpoint), `ownership` (when an entry may be written), `recovery`
-(judgments without I/O), `comparison` (of the journal with the store), `coordinator` (the steps), `settlement` (carries a
-decision out).
+The core, which makes the decisions: `journal` (exclusive create), `entries` (a class for each kind of entry), `entry`
+(entries as bytes), `ledger` (the fold over the journal, and the states of a checkpoint), `ownership` (when an entry may
+be written), `recovery` (judgments without I/O), `comparison` (compares the journal with the store), `coordinator` (the
+steps), `settlement` (carries out a decision).
 
-Around the core: `barrier` and `schedule` (in the source), `checkpoint` (the tasks' reports), `rewind` and `restore` (going
-back), `stats` (figures), `failure` (a supervisor's response), `digest` and `spans` (hashes of rows), `secrets`, `printable`
-(makes names from outside safe for a terminal), `clock`, `faults`.
+Around the core: `barrier` and `schedule` (in the source), `checkpoint` (the tasks' reports), `rewind` and `restore` (go
+back to an earlier checkpoint), `stats` (statistics), `failure` (how a supervisor responds to a failure), `digest` and
+`spans` (hashes of rows), `secrets`, `printable` (escapes names from other systems, so that they are safe to print in a
+terminal), `clock`, `faults`.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class SourceLine:
 
     @property
     def ends_with_barrier(self) -> bool:
-        """Whether no row is between the last barrier and the end."""
+        """True if there is no row between the last barrier and the end of the micro-batch."""
         return self.barrier is not None and not self._of("barrierRows")
 
     @property
@@ -93,12 +93,12 @@ class SourceLine:
 
     @property
     def ends(self) -> dict[str, dict[str, int]]:
-        """Where the micro-batch ends: topic → partition number, as text → the offset of the next row."""
+        """The end of the micro-batch: topic → partition number, as text → the offset of the next row."""
         return _positions(self._of("topics"))
 
     @property
     def start(self) -> dict[str, dict[str, int]]:
-        """Where the micro-batch begins, in the form of `ends`."""
+        """The beginning of the micro-batch, in the same form as `ends`."""
         return _positions(self._of("start"))
 
     @property
@@ -113,7 +113,7 @@ class SourceLine:
 
     @property
     def is_reordered(self) -> bool:
-        """Whether the source gives the rows of one partition to several tasks, which write at the same time."""
+        """True if the source gives the rows of one partition to several tasks, which write at the same time."""
         return bool(self._of("reordered"))
 
     @property
@@ -127,7 +127,7 @@ class SourceLine:
 
     @property
     def meaning(self) -> str:
-        """The text that must be equal when the micro-batch is replayed.
+        """The part of the line that must be the same when the micro-batch is replayed.
 
         For our source: positions, barrier and cut. For any other source: the whole line.
         """
@@ -154,14 +154,17 @@ def by_name(lines: Sequence[SourceLine]) -> dict[str, SourceLine]:
 
 
 def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[CheckpointBarrier]:
-    """Return the barriers that a micro-batch's source lines have, but the previous micro-batch's lines do not."""
+    """Return the barriers that are in a micro-batch's source lines, but not in the previous micro-batch's lines."""
     before = {name: line.barrier for name, line in by_name(previous or ()).items()}
     pairs = ((line.barrier, before.get(name)) for name, line in by_name(lines).items())
     return [new for new, old in pairs if new is not None and new != old]
 
 
 def is_between_cuts(lines: Sequence[SourceLine]) -> bool:
-    """Return whether a source is on its way to a cut, or two sources are at different cuts. Then no checkpoint closes."""
+    """Return whether a source is on its way to a cut, or two sources are at different cuts.
+
+    While this is true, barriers of the sources close no checkpoint. A stop, a checkpoint's age or purging still closes one.
+    """
     cuts = [cut for line in lines if (cut := line.cut)]
     return any(cut.get("toward") for cut in cuts) or len({canonical(cut.get("marks", {})) for cut in cuts}) > 1
 

@@ -55,11 +55,12 @@ class Examines(ABC):
 
     @abstractmethod
     def checkStart(self, prefix: str | None) -> None:
-        """Raise the errors of the first micro-batch's planning; change nothing. *User's driver program, once per ``start()``.*
+        """Raise the errors that planning the first micro-batch would raise; change nothing. *User's driver program.*
 
-        ``start()`` raises the errors that this method raises. Without this method, users see such errors only after ``start()``
-        has returned, when the first micro-batch is planned. Only programs that have registered the sink call this method, so
-        `identify` has to make the same checks. The constructor has already checked options and columns.
+        Called once per ``start()``, which raises the errors that this method raises. Without this method, users see
+        such errors only after ``start()`` has returned, when the first micro-batch is planned. Only programs that have
+        registered the sink call this method, so `identify` has to make the same checks. The constructor has already
+        checked options and columns.
 
         Parameters
         ----------
@@ -71,14 +72,14 @@ class Examines(ABC):
         OptionError
             An option does not fit the store.
         StoreError
-            The store is unreachable, the target does not exist, or a right is missing.
+            The store is unreachable, the target does not exist, or the user lacks a right.
         """
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
-        """Look for problems that may appear later; change nothing. Called if `checkStart` raises nothing. Default: no findings.
+        """Look for problems that may appear later; change nothing. Default: no findings.
 
-        *User's driver program, at the first start at a location; ``barrier doctor``.* The program logs warnings and problems;
-        the command prints all findings.
+        *User's driver program, at the first start at a location; ``barrier doctor``.* Called only if `checkStart`
+        raises no error. The program logs warnings and problems; the command prints all findings.
 
         Parameters
         ----------
@@ -96,7 +97,7 @@ class Examines(ABC):
         return ()
 
     def tryOut(self) -> Iterable[Finding]:
-        """Write, read and delete a harmless object next to the future rows. *``barrier doctor``.* Default: no findings."""
+        """Write, read and delete a harmless object where rows will be. *``barrier doctor``.* Default: no findings."""
         return ()
 
 
@@ -142,8 +143,8 @@ class GuardsRuns(ABC):
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Claim the prefix at the store (if `mark` is None), or check that this run still owns it. *Driver, at each planning.*
 
-        A claim ends the claim before it. If this run no longer owns the prefix, raise `FencedError`. If the store has changed
-        since the run began (a failover, an older copy), raise `StoreReplacedError`.
+        A new claim ends the previous claim. If this run no longer owns the prefix, raise `FencedError`. If the store
+        has changed since the run began (a failover, an older copy), raise `StoreReplacedError`.
 
         Parameters
         ----------
@@ -291,7 +292,7 @@ class Restorable(ReportsOutput):
 
 
 class WritesTopics(ABC):
-    """A sink that writes to topics. It reports their ids, because a topic may be deleted and created again under its name."""
+    """A sink that writes to topics. It reports the topics' ids, because a topic may be deleted and created again."""
 
     @abstractmethod
     def targets(self, handles: Sequence[Any]) -> Collection[str]:
@@ -299,12 +300,12 @@ class WritesTopics(ABC):
 
 
 class MarksCheckpoints(ABC):
-    """A sink that publishes a mark of each checkpoint, which other queries follow (option ``barrierTopic``)."""
+    """A sink that publishes a mark for each checkpoint, for queries that follow the query (option ``barrierTopic``)."""
 
     @property
     @abstractmethod
     def publishesMarks(self) -> bool:
-        """True if the user has configured marks. Then the sink publishes one of each checkpoint, also of one without rows."""
+        """True if the user has configured marks. The sink then publishes one for each checkpoint, even without rows."""
 
     @abstractmethod
     def publishMark(self, mark: CheckpointMark, handles: Sequence[Any], confirm: Callable[[], None]) -> None:

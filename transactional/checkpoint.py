@@ -1,4 +1,4 @@
-"""The types of a checkpoint, before and after its decision: the plan for its tasks, their acknowledgements, their parts."""
+"""Types that describe a checkpoint before and after its decision: the tasks' plan, acknowledgements and parts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Part:
 
 
 class Mode(str, enum.Enum):
-    """What the tasks of a micro-batch do with their rows: write all, discard all (DRAIN), or write only lost parts (REPAIR)."""
+    """The mode of the tasks of a micro-batch: write all rows, discard all (DRAIN), or write lost parts (REPAIR)."""
 
     WRITE = "write"
     DRAIN = "drain"
@@ -80,9 +80,9 @@ class Mode(str, enum.Enum):
 
 @dataclass(frozen=True)
 class ExpectedPart:
-    """The recorded figures of a lost part. The rows that a repair writes must have the same figures.
+    """The recorded row count, size and digest of a lost part. The rows that a repair writes must match all three.
 
-    `free` is True if an operator has accepted a difference. Then nothing is compared.
+    If `free` is True, an operator has accepted a difference, and nothing is compared.
     """
 
     partition: int
@@ -195,7 +195,7 @@ class PendingCheckpoint:
 
     @property
     def parts(self) -> list[Part]:
-        """The parts that tasks wrote, ordered by partition id. Tasks that discarded their rows have none."""
+        """The parts that tasks wrote, ordered by partition id. Tasks that discarded their rows have no part."""
         written = [message for _, message in sorted(self._tasks.items()) if not message.drained]
         return [part for message in written for part in message.parts]
 

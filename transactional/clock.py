@@ -1,4 +1,4 @@
-"""Clocks that are passed as parameters, so that tests control the time. Deadlines and rate limits that use such a clock."""
+"""Clocks that are passed as parameters, so that tests can control the time; deadlines and rate limits that use them."""
 
 from __future__ import annotations
 

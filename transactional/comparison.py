@@ -14,7 +14,10 @@ from transactional.sink import TwoPhaseCommitSink, history_seen, routes_of
 
 
 def must_be_there(sink: TwoPhaseCommitSink[Any, Any], settled: Mapping[str, int]) -> None:
-    """Raise ``STORE_GONE`` if a target is missing that has a settled checkpoint; `settled` has the newest one of each route."""
+    """Raise ``STORE_GONE`` if a target with a settled checkpoint is missing.
+
+    `settled` has the newest settled checkpoint of each route.
+    """
     for route, checkpoint in settled.items():
         if not sink.isThere(route):
             raise StoreError("STORE_GONE", store=f"{sink.name()} {route}".strip(), known=checkpoint)
@@ -41,7 +44,7 @@ def compare_histories(
     queryId : str
         The id of the query, without the suffix of an adopted copy.
     run : RunRecord
-        The run for which the histories are compared: only its sink, prefix and identity count.
+        The run for which the histories are compared: only its sink, prefix and identity are used.
     rewind : bool
         True before a rewind.
 

@@ -340,7 +340,7 @@ class Opened(Fact):
 _ALL: Final[Sequence[type[Fact]]] = (*Fact.__subclasses__(), Decided)
 
 KINDS: Final = {each.kind: each for each in _ALL}
-"""The class of each kind of entry. Snapshots have none, because their body is a ledger (`Ledger.to_json`)."""
+"""The class of each kind of entry. Snapshots have no class, because their body is a ledger (`Ledger.to_json`)."""
 
 
 def fact_of(kind: str, body: Json) -> Fact:

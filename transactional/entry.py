@@ -1,6 +1,6 @@
 """Journal entries and snapshots as bytes, with a format number and a checksum.
 
-Damaged entries and other formats are refused. ``tests/golden`` has files of this format.
+Damaged entries and other formats are rejected. ``tests/golden`` has files of this format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError)
 
 
 class EntryKind:
-    """The kinds of journal entries. If this release does not know the kind of an entry, the journal is refused."""
+    """The kinds of journal entries. If this release does not know the kind of an entry, the journal is rejected."""
 
     RUN = "run"
     MARK = "mark"
@@ -120,7 +120,7 @@ def decode(data: bytes, source: str) -> Entry:
 
 
 def torn(source: str, why: Exception) -> JournalError:
-    """Return the error for a file that has the name of an entry but does not contain a whole entry."""
+    """Return the error for a file that has the name of an entry, but is not a complete entry."""
     return JournalError("JOURNAL_DAMAGED", reason=f"{source} is not a complete journal entry: {why}", file=source)
 
 
@@ -133,6 +133,6 @@ def _checksum(text: bytes) -> str:
 
 
 def _without_checksum(data: bytes) -> bytes:
-    """Return an entry's bytes without the checksum. The body may also contain the key, so the last occurrence counts."""
+    """Return an entry's bytes without the checksum. If its body has the same key, the last one is the checksum."""
     at = data.rfind(_CHECKSUM_KEY)
     return data[:at] + data[at + len(_CHECKSUM_KEY) + _CHECKSUM_LENGTH + 2 :].rstrip(b"\n")

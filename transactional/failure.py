@@ -1,4 +1,4 @@
-"""Failures of queries: which ones a restart fixes, and which ones need a rewind or a person.
+"""Failures of queries: which failures a restart fixes, and which failures need a rewind or an operator.
 
 The engine passes a query's error to the user's program only as text, with the Python traceback of the process that raised it.
 In that text, one of our errors is a line such as ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
@@ -74,8 +74,8 @@ _BY_ACTION = {
 }
 
 _RAISED = re.compile(r"\b(\w+Error): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")
-"""A line with an error that has a condition. It is one of ours if its class is in the tree, or its condition in the catalogue:
-other packages derive classes from those of the tree."""
+"""Matches a line that reports an error with a condition. The error is ours if its class is in the tree of `errors`, or
+its condition is in the catalogue. Other packages may derive error classes of their own from that tree."""
 
 _OFFSETS_GONE = "not found in offset log"
 """Part of the engine's error text if the previous driver wrote ``offsets/N`` after the query was rewound."""

@@ -52,7 +52,7 @@ REWIND_POINTS = (
 )
 
 SAVEPOINT_POINTS = ("savepoint.copied", "restore.begun", "restore.copied", "restore.moved", "restore.opened")
-"""The fault points of taking and restoring a savepoint."""
+"""The fault points that are reached when a savepoint is taken or restored."""
 
 ALL_POINTS = POINTS + LONG_POINTS + REWIND_POINTS + SAVEPOINT_POINTS
 

@@ -55,8 +55,8 @@ class History:
         If the present store is a copy of that store, it must contain this checkpoint.
     handles : Sequence[Mapping[str, Any]]
         Handles of decided checkpoints that are not settled. Some of these handles may be committed. Before a rewind,
-        `handles` also has those of prepared micro-batches. If another program has committed one of these, don't raise: the
-        rewind finds that out itself.
+        `handles` also has those of prepared micro-batches. If another program has committed one of these, don't raise:
+        the rewind detects this itself.
     routes : Mapping[str, History]
         If the sink combines several sinks (`Routes`), the history of each route; otherwise empty.
     """
@@ -92,8 +92,8 @@ def history_of(
     queryId : str
         The id of the query (see `TransactionContext`).
     asked : RunRecord
-        The new run: only its sink, prefix and identity count. Earlier runs on another store or under another prefix count only
-        for `newest` and `former`.
+        The new run: only its sink, prefix and identity are used. Earlier runs on another store or under another prefix
+        count only for `newest` and `former`.
     routes : Sequence[str]
         The new run's routes.
     rewind : bool

@@ -1,4 +1,4 @@
-"""Escapes control characters in strings from outside. Otherwise an escape sequence could control the user's terminal."""
+"""Escapes control characters in strings from other systems. Otherwise they could control the user's terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import unicodedata
 from typing import Final
 
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""The Unicode categories that are escaped: control and format characters (some of them reverse text), surrogates, line ends."""
+"""The Unicode categories that are escaped: control characters, format characters (which can reverse text), surrogates,
+and line separators."""
 
 
 def printable(text: str, kept: str = "") -> str:

@@ -1,6 +1,6 @@
 """Restart strategies: they decide whether and when a supervisor starts a failed query again.
 
-They have the names and meanings of Flink's strategies. They are pure: time and random numbers are parameters.
+The strategies have the same names and meanings as Flink's. They are pure: time and random numbers are parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Life(NamedTuple):
 
 
 class RestartStrategy(ABC):
-    """Base class of restart strategies: whether a failed query is started again, and how long to wait before. Immutable."""
+    """Base class of restart strategies, which decide whether and when a failed query is started again. Immutable."""
 
     @abstractmethod
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:

@@ -13,7 +13,7 @@ from transactional.ledger import Ledger
 from transactional.ownership import moved_on
 
 FAR_ABOVE = 1_000_000
-"""How many entry numbers a claimed journal skips if the origin's journal can't be read.
+"""The gap in the entry numbers of a claimed journal, if the origin's journal can't be read.
 
 Checkpoints and runs are identified by these numbers, so no number of the origin may be used again. A query needs months to
 write that many entries.
@@ -84,7 +84,7 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
             batches += [record.batch for record in ledger.undecided()]
             why = f"micro-batches {sorted(batches)} are not settled there"
         elif run is not None and run.ended is None:
-            why = f"the query's run {run.token} there has not ended"
+            why = f"the query's run {run.token} has not ended there"
         elif newest is None or (newest.id, newest.time) != (checkpoint, wanted.time):
             why = (
                 f"the last checkpoint there is {newest.id if newest else 'unknown'}, but the savepoint has {checkpoint}"
@@ -118,7 +118,7 @@ def begins_at(moved: int, saved: Ledger) -> int:
 def begins_far_above(position: int, now: int) -> int:
     """Return the number from which a claimed journal continues if the origin's journal can't be read.
 
-    `now` is the time in milliseconds since the epoch. An entry takes more than a millisecond, so a later claim of the same
-    savepoint begins above every number that an earlier claim has used.
+    `now` is the time in milliseconds since the epoch. Writing an entry takes more than a millisecond, so a later claim
+    of the same savepoint begins above every number that an earlier claim has used.
     """
     return position + FAR_ABOVE + now

@@ -8,7 +8,8 @@ R5 restore the sink's store, if the user requested it
 R6 roll back the query's logs, from the highest micro-batch down
 R7 journal `rewind done`
 
-Between R2 and R7, only the rewind owns the location. A start of the query fails in between. Every step can be repeated.
+Between R2 and R7, only the rewind owns the location. Between these steps, every attempt to start the query fails. Every
+step can be repeated.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Rewinder:
         Parameters
         ----------
         checkpoint : int or None
-            The target. None for the newest point from which the query can continue without writing a row twice.
+            The target. None means the newest point from which the query can continue without writing a row twice.
 
         Raises
         ------
@@ -138,8 +139,8 @@ class Rewinder:
     def older_copy(self) -> PutBackError | None:
         """Return the error for a location that is an older copy; None if the location and the store agree.
 
-        An older copy may have transactions as open that ended long ago, so a rewind of it could not end. Routes whose store is
-        gone can't be compared. If the store is an older copy, the rewind may be the remedy.
+        An older copy may list transactions as open that ended long ago, so a rewind of this copy could never finish.
+        Routes whose store is gone can't be compared. If the store is an older copy, the rewind may be the remedy.
 
         Raises
         ------
@@ -156,7 +157,7 @@ class Rewinder:
         except StoreUnreachableError:
             raise
         except StoreError as problem:
-            log.info("the rewind goes on although the store differs from the journal: %s", problem)
+            log.info("the rewind continues, although the store differs from the journal: %s", problem)
         return None
 
     def _last_whole(self, ledger: Ledger) -> int:
@@ -286,8 +287,9 @@ def _settled(ledger: Ledger, checkpoint: int) -> CheckpointRecord:
 def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
     """Return whether the query's logs contradict the journal. A rewind without a target corrects the logs.
 
-    The cause is a driver that was paused. When it resumes, it may write an ``offsets/N`` or ``commits/N`` that a rewind has
-    deleted. It may also replace an ``offsets/N`` that its successor has written and recorded.
+    A contradiction is caused by a driver that was paused. When it resumes, it may write an ``offsets/N`` or
+    ``commits/N`` that a rewind has deleted. It may also replace an ``offsets/N`` that its successor has written and
+    recorded.
     """
     offsets, commits = logs.highest()
     if commits <= ledger.accounted:

@@ -8,7 +8,7 @@ from typing import Final
 from transactional.barrier import BarrierKind, CheckpointBarrier
 
 EMPTY_BARRIER_MS: Final = 10_000
-"""The minimum wait before the first empty barrier, in milliseconds. The wait doubles for each further one.
+"""The minimum wait before the first empty barrier, in milliseconds. The wait doubles with each further empty barrier.
 
 A barrier is empty if no rows were read since the previous one. If no new rows arrive, an empty barrier commits rows whose
 checkpoint was declined. That is rarely needed, and an empty micro-batch takes half a second. So a source that gets rows every
@@ -16,8 +16,8 @@ few seconds makes no empty barriers.
 """
 
 EMPTY_BARRIERS: Final = 10
-"""The maximum number of empty barriers in a row. The last one comes after almost three hours at the earliest. By then, the
-prepared transactions have expired."""
+"""The maximum number of empty barriers in a row. The last one comes after almost three hours at the earliest. By that
+time, the prepared transactions have expired."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Schedule:
         """Return the kind of barrier at the end of the next micro-batch; None if it has no barrier.
 
         If a barrier is due and there are no rows, the source makes an empty micro-batch for it. If the clock was set
-        back and a recorded time is now in the future, the wait counts as over, because an extra barrier does little harm.
+        back and a recorded time is now in the future, the wait is treated as over, because an extra barrier does little
+        harm.
 
         Parameters
         ----------
@@ -50,7 +51,7 @@ class Schedule:
         now : int
             The current time, in milliseconds since the epoch.
         rows : bool
-            True if the micro-batch has rows, or if earlier micro-batches after the last barrier have.
+            True if the micro-batch has rows, or if any earlier micro-batch since the last barrier has rows.
         empty : int
             The number of empty barriers since the last one with rows.
         completed : int or None

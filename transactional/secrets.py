@@ -21,10 +21,10 @@ LONG: Final = 20
 """A secret of at least this number of characters is also hidden inside longer words. Our own words are shorter."""
 
 OUR_WORDS: Final = frozenset({"owner", "option", "format", "sink"})
-"""Parameters of our errors in which nothing is hidden, because they never contain a library's text."""
+"""Parameters of our errors that are shown unchanged, because they never contain a library's text."""
 
 MOST_ESCAPES: Final = 3
-"""How many times a value is unescaped (``%3d`` to ``=``) to search it for secrets."""
+"""The maximum number of times that a value is unescaped (``%3d`` to ``=``) to search it for secrets."""
 
 _NAME = (
     r"password|passphrase|passwd|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|"
@@ -42,7 +42,8 @@ _STORAGE = re.compile(
         conditional_put|locking_provider|timeout|connect_timeout|max_retries)$)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""The object-store options that count as secret: all but a few harmless ones, because clients accept hundreds of names."""
+"""The object-store options that are treated as secret: all but a few harmless ones, because clients accept hundreds of
+names."""
 
 _TRIVIAL = re.compile(r"true|false|\d{1,5}", re.IGNORECASE)
 """Values of object-store options that are too simple to be secrets. If they were hidden, messages would become unreadable."""
@@ -62,7 +63,8 @@ _IN_QUERY = re.compile(rf"""(?:^|[?&;,\s({{"'])[\w.-]*(?:{_NAME})[\w.-]*["']?\s*
 _USER_IN_URL = re.compile(r"://[^\s/@:]*:.*@")
 """A user and a password in an address. The password may contain any characters."""
 _MAY_HIDE = re.compile("[=%]|://")
-"""Every address and every named secret contains one of these. Most values contain none, so no further search is needed."""
+"""Every address and every named secret contains one of these characters. Most values contain none of them and need no
+further search."""
 
 
 @lru_cache(maxsize=1024)
@@ -115,7 +117,7 @@ def masked(text: str, secrets: Collection[str]) -> str:
 
 
 def without_named_secrets(text: str) -> str:
-    """Hide everything that looks like a secret in the text of another library: ``password=...``, ``://user:...@host``.
+    """Hide everything in another library's text that looks like a secret: ``password=...``, ``://user:...@host``.
 
     A secret without a name next to it is not found. If you know the secret values, use `hiding`.
     """

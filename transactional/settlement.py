@@ -37,7 +37,7 @@ from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink, commit_
 log = logging.getLogger(__name__)
 
 ROUNDS = 4
-"""How many times the store is asked. It is asked again only if its previous answer is outdated."""
+"""The maximum number of times that the store is asked. It is asked again only if its previous answer is outdated."""
 
 
 class Settlement:
@@ -83,7 +83,10 @@ class Settlement:
         )
 
     def _settle_once(self, identifier: int, token: int) -> bool:
-        """Ask the store once, and act on the answer. Return False if the answer was already outdated; then ask again."""
+        """Ask the store once, and act on the answer. Return False if the answer was outdated.
+
+        If the result is False, the caller asks again.
+        """
         judge = may_settle(token, identifier)
         ledger = self._journal.ledger
         judge(ledger)
@@ -133,8 +136,9 @@ class Settlement:
     ) -> list[dict[str, Any]] | None:
         """Abort all lost transactions, and the prepared ones that are not in `kept`.
 
-        Return a verdict on each part that is not in `kept`. A successful abort proves that the transaction was not committed.
-        Return None if an abort finds that a transaction was committed. Then the states of all parts have to be checked again.
+        Return a verdict on each part that is not in `kept`. A successful abort proves that the transaction was not
+        committed. Return None if an abort finds that a transaction was committed. In that case, check the states of all
+        parts again.
         """
         keep = {id(part) for part in kept}
         judged = [(part, state) for part, state in states if id(part) not in keep]
@@ -151,11 +155,12 @@ class Settlement:
         self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
 
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
-        """C8: commit the handles of these parts. Return False if some are lost: then the parts' states have to be checked.
+        """C8: commit the handles of these parts. Return False if some parts are lost.
 
-        The micro-batches are committed one after the other: the handles of the next one are sent when all handles of the
-        previous one are committed. Within a micro-batch, tasks have different keys, so the order does not matter. If
-        `recovering`, first compare the store with the journal; otherwise C5 has just done that.
+        If the result is False, check the states of the parts. The micro-batches are committed one after the other: the
+        handles of the next one are sent when all handles of the previous one are committed. Within a micro-batch, tasks
+        have different keys, so the order does not matter. If `recovering`, first compare the store with the journal;
+        otherwise C5 has just done that.
         """
         decided = self._decided(checkpoint)
         if parts and recovering:

@@ -80,12 +80,12 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """The number of micro-batches that may be prepared but undecided at the same time; None for no limit."""
 
     commitsTogether: ClassVar[bool] = False
-    """True if a call of `commit` is atomic: readers see the rows of all its handles, or of none. Then one call gets all handles
-    of a checkpoint. If False, each call gets the handles of one micro-batch. The calls are in order, so that readers see the
-    rows of each key in order."""
+    """True if a call of `commit` is atomic: readers see the rows of all its handles, or of none. If True, one call gets
+    all handles of a checkpoint. If False, each call gets the handles of one micro-batch. The calls are in order, so
+    that readers see the rows of each key in order."""
 
     replacesRows: bool = False
-    """True if a row replaces the earlier row of its key (upserts). Then a source must keep the order of rows."""
+    """True if a row replaces the earlier row of its key (upserts). If True, a source must keep the order of rows."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -116,17 +116,18 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def write(self, transaction: TransactionT, batch: pa.RecordBatch) -> None:
         """Write a batch of at least one row, invisible to readers. *Executor, once per Arrow batch.*
 
-        Many clients send a request again if they get no answer, and then the store may have the rows twice. So turn off the
-        retries of your client, or make a repeated request harmless. If this method raises, the framework rolls back, and the
-        rows are written again.
+        Many clients send a request again if they get no answer, and the store may then have the rows twice. So turn off
+        the retries of your client, or make a repeated request harmless. If this method raises, the framework rolls
+        back, and the rows are written again.
         """
 
     @abstractmethod
     def preCommit(self, transaction: TransactionT) -> HandleT | None:
         """Prepare: make all written rows durable and still invisible, even if this process dies. *Executor, once per task.*
 
-        Durable rows survive a power failure. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`. If the
-        store is a server, let `checkStart` and `identify` refuse one that answers before it has written to disk.
+        Durable rows survive a power failure. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`. If
+        the store is a server, let `checkStart` and `identify` reject a server that answers before it has written the
+        rows to disk.
 
         Returns
         -------
@@ -148,10 +149,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
         Two keys have a meaning: ``cluster`` identifies the store, and ``topic`` identifies the target in the store.
 
-        If transactions are unsettled, a different ``cluster`` is refused. If the sink returns no ``cluster``, any change of the
-        identity or of an option in `addressOptions` is refused instead. If the user has changed an option in
-        `addressOptions`, and none of these cases applies, the new identity is accepted as a new target. If the user has
-        changed no such option, and a checkpoint is settled, every change of the identity is refused.
+        If transactions are unsettled, a different ``cluster`` is rejected. If the sink returns no ``cluster``, any
+        change of the identity or of an option in `addressOptions` is rejected instead. If the user has changed an
+        option in `addressOptions`, and none of these cases applies, the new identity is accepted as a new target. If
+        the user has changed no such option, and a checkpoint is settled, every change of the identity is rejected.
 
         Returns
         -------
@@ -163,13 +164,13 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         OptionError
             An option does not fit the store.
         StoreError
-            The store is unreachable, the target does not exist, or a right is missing. No row has been read yet.
+            The store is unreachable, the target does not exist, or the user lacks a right. No row has been read yet.
         """
         return {}
 
     addressOptions: Collection[str] = ()
-    """The names of the options that select the target, in lower case. Empty means all options. While the values of these
-    options stay the same, `identify` has to return the same target."""
+    """The names of the options that select the target, in lower case. If empty, all options select the target. While
+    the values of these options stay the same, `identify` has to return the same target."""
 
     def isThere(self, route: str = "") -> bool:
         """Return whether the target and the sink's own data next to it exist. *Driver, before `identify`.*
@@ -294,7 +295,7 @@ def lifetime_of(sink: TwoPhaseCommitSink[Any, Any]) -> float | None:
 
 
 def publishes_marks(sink: TwoPhaseCommitSink[Any, Any]) -> bool:
-    """Return whether the sink publishes a mark of each checkpoint."""
+    """Return whether the sink publishes a mark for each checkpoint."""
     return isinstance(sink, MarksCheckpoints) and sink.publishesMarks
 
 
@@ -304,7 +305,7 @@ def restorable(sink: TwoPhaseCommitSink[Any, Any]) -> Restorable:
     Raises
     ------
     StoreError
-        ``NOT_RESTORABLE``: the sink can't do that.
+        ``NOT_RESTORABLE``: the sink can't roll its store back.
     """
     if not isinstance(sink, Restorable):
         raise StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it can't undo its commits")

@@ -30,7 +30,8 @@ _MOST = 64
 """The maximum number of words of a short span."""
 
 _WIDTHS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, _MOST)
-"""The group widths, in words. Each span is read with the smallest width that fits. Few widths mean few groups per batch."""
+"""The group widths, in words. Each span is read with the smallest width that fits. There are few widths, so that a
+batch has few groups."""
 
 _BLOCK = 16_384
 """The number of words that are mixed in one call. Two arrays of this size fit into the cache of a CPU core."""
@@ -155,7 +156,7 @@ def _sum_readable(
     group: int,
     sums: np.ndarray[Any, Any],
 ) -> None:
-    """Do the same as `_sum_words`, for spans whose group's width does not reach beyond the end of `octets`."""
+    """Do the same as `_sum_words`, for spans whose group's width does not pass the end of `octets`."""
     import numpy as np
 
     width, whole = _WIDTHS[group], _WIDTHS[group - 1] if group else 0

@@ -1,4 +1,4 @@
-"""Figures and history of a query's checkpoints. They are computed only from the ledger, so they survive every restart.
+"""Statistics and history of a query's checkpoints, computed only from the ledger, so that they survive every restart.
 
 Times are milliseconds since the epoch, by the clocks of the drivers.
 """
@@ -132,7 +132,7 @@ class Pending:
 
     @property
     def overdue(self) -> bool:
-        """Whether the store may have aborted the oldest open transaction, because its lifetime has expired."""
+        """True if the store may have aborted the oldest open transaction, because its lifetime has expired."""
         return self.oldest_age is not None and self.lifetime is not None and self.oldest_age >= self.lifetime
 
 
@@ -165,7 +165,7 @@ def counts(ledger: Ledger) -> dict[str, int]:
 
 
 def figures(ledger: Ledger, now: float) -> dict[str, Any]:
-    """Return the state and the figures of a query from its ledger, as JSON types. `now` is in seconds since the epoch."""
+    """Return a query's state and statistics from its ledger, as JSON types. `now` is in seconds since the epoch."""
     run, rewinding, moved, restored = ledger.newest_run, ledger.rewinding, ledger.moved, ledger.restored
     last = newest_completed(ledger)
     return {

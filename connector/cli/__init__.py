@@ -6,12 +6,12 @@ LOCATION is a query's ``checkpointLocation``. Only ``barrier restore --shuffle-p
 read can run beside a running query. A command with the option ``--yes`` first prints what it will do. If rows may be lost or
 duplicated, it prints which. It then asks for confirmation, unless ``--yes`` was given.
 
-With ``--output json`` (or ``--json``), standard output contains one JSON document, and sentences go to standard error. The
-document's ``status`` is ``done``, ``nothing to do``, ``dry run``, ``problems`` (of ``barrier doctor``), ``refused`` (then with
-``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed``, ``asked for`` or
-``interrupted``.
+With ``--output json`` (or ``--json``), standard output contains one JSON document, and text for people goes to standard
+error. The document's ``status`` is ``done``, ``nothing to do``, ``dry run``, ``problems`` (of ``barrier doctor``),
+``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed``,
+``asked for`` or ``interrupted``.
 
-Each ``--help`` lists the exit statuses (`connector.cli.report.MEANINGS`).
+The ``--help`` of each command lists the exit statuses (`connector.cli.report.MEANINGS`).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def for_typer(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def seconds(number: float) -> float:
-    """Return a number of seconds, after a check that it is not negative or ``nan``. Some typer versions let ``nan`` pass."""
+    """Check that a number of seconds is neither negative nor ``nan``, and return it."""
     if not number >= 0:  # also true for nan, because every comparison with nan is false
         raise typer.BadParameter(f"{number} is not a number of seconds, 0 or more")
     return number

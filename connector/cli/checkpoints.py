@@ -114,7 +114,7 @@ def trigger(report: Report, location: Location) -> None:
     checkpoint when rows arrive. If the query has ended, or its driver is gone, the command is refused.
     """
     place, journal = open_journal(location, "there is no query to ask")
-    refuse_batch_writes(place, "each of its writes is a checkpoint")
+    refuse_batch_writes(place, "each df.write is a checkpoint")
     report.facts.update(location=place.path)
     _refuse_unless_running(journal.ledger)
     asked = journal.ledger.request

@@ -55,7 +55,7 @@ def import_offsets(
         bool,
         typer.Option(
             "--take-uncommitted",
-            help="If the last micro-batch was not committed, treat its rows as written. Those that were not written are LOST.",
+            help="If the last micro-batch was not committed, treat its rows as written. Rows that were not written are LOST.",
         ),
     ] = False,
     yes: Yes = False,

@@ -95,7 +95,7 @@ class Report:
         self.status, self.exit = status, Status.PENDING
 
     def say(self, *lines: str) -> None:
-        """Print sentences for people on standard output. With JSON output, print them on standard error instead."""
+        """Print text for people on standard output. With JSON output, print it on standard error instead."""
         for line in lines:
             if self.json:
                 self.complain(line)

@@ -89,10 +89,16 @@ def resolve(
         why = "--checkpoint and --part must identify an unsettled part, and --as must be a decision"
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if decision is Decision.DIFFERENCE and not chosen.lost:
-        why = "accept-difference is only for a lost part whose replay differs. This part is still open, and might be committed"
+        why = (
+            "accept-difference is only for a lost part whose replay differs from the recorded rows. This part is still open, "
+            "and might be committed"
+        )
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if checkpoint is None and decision is not Decision.DUPLICATES:
-        why = "no checkpoint has decided this part, and the rewind repeats its micro-batch: only accept-duplicates is possible"
+        why = (
+            "this part belongs to no decided checkpoint, and the rewind repeats its micro-batch: only accept-duplicates is "
+            "possible"
+        )
         raise ProtocolError("NOT_RESOLVABLE", reason=why, part=part)
     if not unchecked and checkpoint is not None and chosen.open:
         _refuse_what_can_be_seen(place, ledger, chosen, given)

@@ -29,7 +29,8 @@ from transactional.sink import TwoPhaseCommitSink, restorable
 Sink = TwoPhaseCommitSink[Any, Any]
 
 MOST_NAMED = 20
-"""An error names only the newest checkpoints, at most this number. The plan, which is printed before the error, names all."""
+"""The maximum number of checkpoints that an error names: the newest ones. The plan, which is printed before the error,
+names all checkpoints."""
 
 
 @dataclass(frozen=True)

@@ -211,5 +211,5 @@ def _groups(cluster: Cluster, held: Sequence[HeldPartition], report: Report) -> 
     try:
         return waiting_groups(cluster.config, held)
     except StoreError as problem:
-        report.complain(f"the waiting consumer groups are unknown: {problem.message}")
+        report.complain(f"it is unknown which consumer groups are waiting: {problem.message}")
         return {}

@@ -1,7 +1,8 @@
 """Match a query's rows with a table: columns, types, constraints and features.
 
-A table can require something of its writers. The sink meets each requirement, or refuses the table and names the requirement.
-`check_protocol` and `fit_columns` run on the driver before the first task; `Columns.arrange` runs on every batch.
+A table can have requirements for its writers. The sink meets each requirement, or rejects the table and names the
+requirement. `check_protocol` and `fit_columns` run on the driver before the first task; `Columns.arrange` runs on every
+batch.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ HONOURED: Final = frozenset(
 """Writer features that require nothing of a writer that only adds files, or that `Columns` handles."""
 
 ONLY_IF_USED: Final = frozenset({"checkConstraints", "generatedColumns", "columnMapping", "identityColumns"})
-"""Writer features that a table may list without using them. Its properties and columns show which ones it uses."""
+"""Writer features that a table may list without using them. The table's properties and columns show which of these
+features it uses."""
 
 
 REFUSED: Final = frozenset(" ,;{}()\n\t=")
-"""Characters in names that Delta's writers refuse (Spark's ``DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES``)."""
+"""Characters in names that Delta's writers reject (Spark's ``DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES``)."""
 
 
 # -- the table ------------------------------------------------------------------------------------------------------
@@ -49,7 +51,7 @@ def columns_digest(table: DeltaTable) -> str:
 
 
 def check_protocol(table: DeltaTable) -> None:
-    """Refuse a table that requires writer features which this sink does not have."""
+    """Reject a table that requires writer features which this sink does not have."""
     protocol, configuration = table.protocol(), table.metadata().configuration
     features = set(protocol.writer_features or ())
     wanted = sorted(features - HONOURED - ONLY_IF_USED)
@@ -87,14 +89,14 @@ def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Refuse types that Delta does not have, and columns whose names differ only in case, because Delta ignores case."""
+    """Reject types that Delta does not have, and columns whose names differ only in case, which Delta ignores."""
     for field in schema:
         check_type(field.name, field.type)
     check_distinct(schema)
 
 
 def check_distinct(fields: Iterable[pa.Field], within: str = "") -> None:
-    """Refuse names that are equal or differ only in case, also inside nested columns."""
+    """Reject names that are equal or differ only in case, also inside nested columns."""
     known: dict[str, str] = {}
     for field in fields:
         other = known.get(field.name.lower())
@@ -107,7 +109,7 @@ def check_distinct(fields: Iterable[pa.Field], within: str = "") -> None:
 
 
 def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
-    """Refuse new columns whose names Delta's own writers refuse. Otherwise, only this sink could write to the table."""
+    """Reject new columns whose names Delta's own writers reject. Otherwise, only this sink could write to the table."""
     for field in fields:
         wrong = sorted(REFUSED & set(field.name))
         if wrong:
@@ -172,7 +174,7 @@ def check_type(column: str, type_: pa.DataType) -> None:
 
 @dataclass(frozen=True)
 class Columns:
-    """A mapping of a query's columns to a table's."""
+    """A mapping of a query's columns to a table's columns."""
 
     target: pa.Schema  # The table's schema, with its partition columns.
     # For each of the table's columns, the index of the query's column. None if the query has no such column, so that the
@@ -187,7 +189,7 @@ class Columns:
         return pa.schema([nullable(field) for field in self.target])
 
     def arrange(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with the table's columns, in the table's order and types. Refuse nulls in NOT NULL columns."""
+        """Return the batch with the table's columns, order and types. Reject nulls in NOT NULL columns."""
         arrays = []
         written = self.written
         for field, as_written, index in zip(self.target, written, self.source, strict=True):
@@ -228,7 +230,7 @@ def new_columns(rows: pa.Schema, table: pa.Schema) -> list[pa.Field]:
 
 
 def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
-    """Refuse a type that can't be converted to the table's without loss."""
+    """Reject a type that can't be converted to the table's without loss."""
     if fits(found, wanted):
         return
     raise _mismatch(f"the column {column} is {found} in the query and {wanted} in the table", column=column)
@@ -264,7 +266,7 @@ def is_bytes(type_: pa.DataType) -> bool:
 
 
 def check_nulls(column: str, field: pa.Field, array: pa.Array) -> None:
-    """Refuse a null in a NOT NULL column, or in a NOT NULL field inside a column."""
+    """Reject a null in a NOT NULL column, or in a NOT NULL field inside a column."""
     if not field.nullable and array.null_count:
         reason = f"{array.null_count} rows have null in {column}, which is NOT NULL in the table"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-delta", reason=reason, column=column)

@@ -1,4 +1,4 @@
-"""A task's Parquet files: one open file per partition value. When a file is large enough, the next one begins."""
+"""A task's Parquet files: one open file per partition value. When a file is large enough, the task begins another."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ LEAST_GROUP_ROWS: Final = 1 << 14
 bytes before encoding, but at least `LEAST_GROUP_ROWS` rows."""
 
 OPEN_FILES: Final = 64
-"""How many files a task may have open. If it needs another file, it closes the least recently written file."""
+"""The maximum number of files that a task may have open. If it needs another file, it closes the least recently written
+file."""
 
 LONGEST_NAME: Final = 256
-"""How many bytes a folder's name may have, including the slash. File systems on disks have the same limit."""
+"""The maximum length of a folder's name in bytes, including the slash. File systems on disks have the same limit."""
 
 UNSAFE: Final = "\"#%'*/:=?\\\x7f{[]^"
 """The characters that Spark escapes in the names of partition folders, in addition to control characters."""
@@ -187,7 +188,7 @@ def split(
 
 
 def partition_text(column: str, value: pa.Scalar) -> str | None:
-    """Return a partition column's value as Delta's log writes it; refuse the row if the log can't store the value."""
+    """Return a partition column's value as Delta's log writes it; reject the row if the log can't store the value."""
     try:
         return text_of(value.as_py())
     except (ValueError, OverflowError) as problem:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 TEXT_PREFIX: Final = 32
-"""The largest number of characters in the lower bound of a string. Spark has the same limit."""
+"""The maximum number of characters in the lower bound of a string. Spark has the same limit."""
 
 HIGHEST: Final = "\U0010ffff"
 """The character that sorts after all other characters in UTF-8."""
@@ -112,7 +112,7 @@ def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, colu
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text. A decimal is written as a number with all digits. A float would lose some."""
+    """Return a value as JSON text. A decimal becomes a number with all of its digits; a float would lose some."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{as_json(value[key])}" for key in value) + "}"
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)

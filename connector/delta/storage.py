@@ -24,10 +24,10 @@ ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 """The terminal colors in the errors of deltalake."""
 
 MOST_SAID: Final = 600
-"""How many characters of a client's error are shown."""
+"""The maximum number of characters of a client's error that are shown."""
 
 REQUESTS_AT_ONCE: Final = 16
-"""How many HEAD or DELETE requests to an object store run in parallel; each takes tens of milliseconds."""
+"""The maximum number of parallel HEAD or DELETE requests to an object store. Each takes tens of milliseconds."""
 
 
 class TableFolder:
@@ -174,7 +174,7 @@ class TableFolder:
         return [info.base_name for info in self._files().get_file_info(selector) if info.type == fs.FileType.File]
 
     def _inside(self, path: str) -> str:
-        """Return a file's path on a local disk. Refuse paths outside the table's folder, which a changed journal could name."""
+        """Return a file's path on a local disk. Reject paths outside the folder, which a forged journal could name."""
         if os.path.isabs(path) or ".." in path.split("/"):
             raise StoreError("FILE_OUTSIDE", path=path, folder=self.uri)
         return os.path.join(self.uri, path)

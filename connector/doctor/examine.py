@@ -47,7 +47,7 @@ NO_QUERY: Final = "barrier-doctor"
 
 @dataclass(frozen=True)
 class _Asked:
-    """How a sink is checked."""
+    """The settings of a sink's check."""
 
     interval_ms: int  # The source's barrierInterval in milliseconds; 0 if it is not known.
     tries: bool  # Whether to try Kafka transactions without rows.

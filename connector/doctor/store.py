@@ -23,7 +23,7 @@ SKEW_SECONDS: Final = 5.0
 def check_store(location: CheckpointLocation) -> Iterator[Finding]:
     """Check that the store refuses to create a file twice, and that the clocks of the store and this machine agree.
 
-    If the location's local folder does not exist, use the nearest existing folder above it, which is on the same disk.
+    If the location's local folder does not exist, use the nearest existing parent folder, which is on the same disk.
     """
     if location.is_local:
         location = CheckpointLocation(nearest(location.path))
@@ -38,7 +38,8 @@ def check_store(location: CheckpointLocation) -> Iterator[Finding]:
         else:
             yield problem(
                 "store",
-                f"{location.path} can't create a file exclusively, so two drivers could both decide.",
+                f"{location.path} can't create a file exclusively, so it can't prevent two drivers from running the query at "
+                "the same time.",
                 "Use a local disk, an NFS mount with hard links, HDFS, or an object store with conditional puts.",
                 "NO_EXCLUSIVE_CREATE",
             )

@@ -1,4 +1,4 @@
-"""Transactions without rows, which show what brokers really do. Brokers other than Apache Kafka may differ."""
+"""Transactions without rows, which test how brokers really behave. Brokers other than Apache Kafka's may differ."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem
 
 TIMEOUT_MS: Final = 10_000
-"""The transactions' timeout in milliseconds, or the brokers' longest if that is shorter. If the command dies, the brokers abort
-its transaction after that time."""
+"""The timeout of the transactions in milliseconds, unless the brokers' longest timeout is shorter. If the command dies,
+the brokers abort its transaction after the timeout."""
 
 SECONDS, END_SECONDS = 30.0, 5.0
-"""How long everything may take; how long the abort of a failed transaction may take."""
+"""Time limits in seconds: of the whole trial, and of the abort of a failed transaction."""
 
 ENDED: Final = {False: ("CompleteAbort", "Empty"), True: ("CompleteCommit", "Empty")}
 """The states of an aborted and of a committed transaction. Some brokers do not remember how a transaction ended."""
 
 
 def try_transaction(admin: KafkaAdmin, prefix: str, topic: str) -> Finding:
-    """Abort a transaction without rows in the first partition of a topic, commit another one, and see that both behave.
+    """Check that transactions without rows, in the first partition of a topic, can be aborted and committed.
 
-    It writes no row. It leaves two markers in the partition, and the transactional id ``<prefix>.doctor``, which the brokers
-    forget after a week.
+    The check writes no row. It leaves two markers in the partition, and the transactional id ``<prefix>.doctor``, which
+    the brokers forget after a week.
     """
     name, place = trial_id(prefix), Partition(topic, 0)
     began = time.monotonic()
@@ -56,7 +56,7 @@ def try_transaction(admin: KafkaAdmin, prefix: str, topic: str) -> Finding:
 
 
 class _Trial:
-    """The transactions."""
+    """The transactions of `try_transaction`."""
 
     def __init__(self, admin: KafkaAdmin, name: str, place: Partition) -> None:
         self._admin = admin
@@ -69,10 +69,10 @@ class _Trial:
         first = self._transact(commit=False)
         self._transact(commit=True)
         if self._refusal(lambda: self._end_request(first, commit=True)) is None:
-            raise StoreError("KAFKA_REFUSED", reason=f"{self._name}: a producer that was replaced is not fenced")
+            raise StoreError("KAFKA_REFUSED", reason=f"the brokers did not fence a replaced producer of {self._name}")
 
     def _transact(self, commit: bool) -> Initialised:
-        """Begin a transaction, look at it, and end it."""
+        """Begin a transaction, check its state, and end it."""
         producer = self._admin.init_producer_id(self._name, self._timeout_ms)
         try:
             self._add(producer)
@@ -119,7 +119,7 @@ class _Trial:
         )
 
     def _expect(self, states: Collection[str]) -> None:
-        """Wait until the coordinator describes the transaction with one of these states; with its partition, if it is open."""
+        """Wait for the coordinator's description of the transaction; check the state and, if open, the partition."""
 
         def attempt() -> bool | None:
             found = self._admin.describe([self._name]).get(self._name)
@@ -130,20 +130,20 @@ class _Trial:
                 expected = " or ".join(states)
                 raise StoreError(
                     "KAFKA_REFUSED",
-                    reason=f"{self._name} is {found.state} with {named}, not {expected} with {self._place}",
+                    reason=f"the brokers report {self._name} as {found.state} in {named}, not as {expected} in {self._place}",
                 )
             return True
 
         self._admin.until(attempt, f"the state {' or '.join(states)} of {self._name}")
 
     def _send(self, what: str, request: Callable[[], Any]) -> None:
-        """Send a request until it is obeyed. Raises StoreError ``KAFKA_REFUSED`` if it is refused."""
+        """Send a request until a broker answers. Raises StoreError ``KAFKA_REFUSED`` if the broker rejects it."""
         code = self._refusal(request)
         if code is not None:
             raise StoreError("KAFKA_REFUSED", reason=f"{what} of {self._name}: {error_name(code)}")
 
     def _refusal(self, request: Callable[[], Any]) -> int | None:
-        """Send a request until it is answered. Return the error code of a refusal, or None if the request was obeyed."""
+        """Send a request until a broker answers. Return the error code if the broker rejects it, otherwise None."""
 
         def attempt() -> int | None:
             node = self._admin.coordinators([self._name])[self._name]

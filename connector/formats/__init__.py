@@ -1,1 +1,1 @@
-"""Find formats by name: this package's formats, and users' own. Imports neither Spark nor a store's client."""
+"""Find formats by name: this package's formats and the users' own. Imports neither Spark nor a store's client."""

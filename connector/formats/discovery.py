@@ -73,7 +73,7 @@ def find_sink(name: str, recorded: str = "") -> SinkType:
 def datasets_of(
     format_: str, options: Options, output: Mapping[str, Any], find: Callable[[str], SinkType] = find_sink
 ) -> Collection[tuple[str, str]]:
-    """Return the datasets of a sink: pairs of namespace and name. Empty if the sink is unknown or does not name them."""
+    """Return the datasets of a sink: pairs of namespace and name. Empty if the sink is unknown or names none."""
     try:
         sink = find(format_)
     except OptionError as problem:

@@ -44,9 +44,9 @@ FORMATS: Final[Sequence[Format]] = (
 
 
 def format_of(options: Mapping[str, str]) -> str | None:
-    """Return the name of the format that the scheme of the ``url`` identifies, or of the first format that an option shows.
+    """Return the name of the format that the scheme of ``url``, or another option, belongs to.
 
-    None if there is none.
+    The scheme is checked first. Return None if no format matches.
     """
     scheme = options.get("url", "").strip().removeprefix("jdbc:").partition("://")[0].lower()
     by_scheme = (each.name for each in FORMATS if scheme in each.schemes)

@@ -15,13 +15,14 @@ from transactional.journal import JournalStore, LocalJournalStore, closed_journa
 from transactional.journal.folders import file_mode, make_folders, sync_folder
 
 CHUNK: Final = 1 << 20
-"""Bytes per read."""
+"""The number of bytes per read."""
 
 AT_ONCE: Final = 16
-"""How many requests to a store run in parallel. Each takes milliseconds, or tens of them."""
+"""The maximum number of parallel requests to a store. Each takes milliseconds, or tens of milliseconds."""
 
 SPOOLED: Final = 16 << 20
-"""Size in bytes. A smaller file is buffered in memory before it is written to a store, a larger one on a local disk."""
+"""The size, in bytes, up to which a file is buffered in memory before it is written to a store. Larger files are
+buffered on a local disk."""
 
 
 class LocationFiles(Protocol):
@@ -84,7 +85,7 @@ def read_file(files: LocationFiles, name: str) -> bytes:
 
 @contextmanager
 def _converted(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
-    """Convert errors, except `GONE`: a PermissionError to a JournalError, any other OSError to what `failed` returns."""
+    """Convert errors, except `GONE`: PermissionError to JournalError, any other OSError to the result of `failed`."""
     try:
         yield
     except GONE:
@@ -102,7 +103,7 @@ def reading(path: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def spooled(pieces: Iterable[bytes]) -> Iterator[BinaryIO]:
-    """Buffer a file's content, so that it can be sent at once, and again. The buffer is open within the context."""
+    """Buffer a file's content, so that it can be sent in one piece, and repeatedly. The buffer is open in the block."""
     with tempfile.SpooledTemporaryFile(SPOOLED) as file:
         file.writelines(pieces)
         file.seek(0)

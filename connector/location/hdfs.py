@@ -1,10 +1,10 @@
 """A checkpoint location in HDFS, through its REST interface WebHDFS.
 
-Exclusive create is a rename that HDFS refuses if the new name is taken. The NameNode decides, so of two processes exactly one
-succeeds. A file is first written under a temporary name, so it is complete, or does not exist.
+Exclusive create is a rename that HDFS rejects if the new name is taken. The NameNode decides, so of two processes
+exactly one succeeds. A file is first written under a temporary name, so it is complete, or does not exist.
 
-The NameNode shows a rename before the rename is durable, and answers when it is. So if an answer was lost, what the NameNode
-shows counts only after `HdfsFiles.sync`.
+The NameNode shows a rename before the rename is durable, but answers only when the rename is durable. So if an answer
+was lost, the files that the NameNode shows are certain to be durable only after `HdfsFiles.sync`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PORT: Final = 9870
 ADDRESS: Final = re.compile(r"https?://[\w.:\[\]-]+")
 
 DURABLE: Final = {"createflag": "CREATE,SYNC_BLOCK"}
-"""Parameters of a create after which the DataNodes fsync the file before they answer."""
+"""Parameters of a create request that make the DataNodes fsync the file before they answer."""
 
 
 def hdfs_url(location: str) -> str | None:
@@ -86,7 +86,7 @@ def endpoints_of(url: str, given: str | None) -> tuple[str, ...]:
 
 
 class HdfsFiles:
-    """The `connector.location.files.LocationFiles` in HDFS. It is pickled to executors, so it holds no client."""
+    """Implements `connector.location.files.LocationFiles` for HDFS. Pickled to executors, so it holds no client."""
 
     def __init__(self, url: str, endpoints: tuple[str, ...]) -> None:
         self._url = url  # The location's URL, as `hdfs_url` returns it.
@@ -145,10 +145,11 @@ class HdfsFiles:
         return self._write(name, io.BytesIO(data), "NONE")
 
     def sync(self, folder: str) -> None:
-        """Make all changes durable that the NameNode has made so far, also those whose answers were lost.
+        """Make durable all changes that the NameNode has made so far, even if their answers were lost.
 
-        The NameNode logs its changes one after the other. So when it answers a new change, all earlier ones are durable. Each
-        try makes a folder of its own, because a change that was made already is answered at once.
+        The NameNode logs its changes one after the other. So when it answers a new change, all earlier ones are
+        durable. Each attempt makes a folder of its own, because the NameNode answers immediately if a change was
+        already made.
         """
         request = self._request("PUT", folder, "MKDIRS", lambda: f"{folder}/.sync.{uuid.uuid4().hex}".lstrip("/"))
         with self._client().send(request):
@@ -192,7 +193,7 @@ class HdfsFiles:
     def _request(
         self, method: str, name: str, op: str, fresh: Callable[[], str] | None = None, /, **parameters: str
     ) -> Request:
-        """Return a request for a file or folder. With `fresh`, each try is for another name, which `fresh` returns."""
+        """Return a request for a file or folder. With `fresh`, each attempt uses a new name from `fresh`."""
         return Request(method, self._root, fresh or (lambda: name), op, self.shown(name), parameters)
 
     def _send(self, method: str, name: str, op: str, **parameters: str) -> Response:
@@ -230,7 +231,7 @@ class HdfsFiles:
         return statuses
 
     def _walk(self, folder: str) -> Iterator[tuple[str, bool]]:
-        """Yield a folder, its subfolders, and their files, relative to the location, each with whether it is a file."""
+        """Yield a folder, its subfolders, and their files, relative to the location. The flag is True for a file."""
         yield folder, False
         for each in self._statuses(folder):
             name = f"{folder}/{each['pathSuffix']}".lstrip("/")
@@ -243,7 +244,7 @@ class HdfsFiles:
         self._answer("DELETE", name, "DELETE", "boolean", recursive=recursive)
 
     def _clean(self, names: Iterable[str]) -> None:
-        """Delete those of these files and folders that exist."""
+        """Delete these files and folders, if they exist."""
         for name in names:
             with suppress(OSError):
                 self._delete(name)
@@ -268,7 +269,7 @@ class HdfsFiles:
         return tag
 
     def _rename(self, temporary: str, name: str, how: str) -> str | None:
-        """Rename a file that was written. Return and raise what `_write` does."""
+        """Rename a file that was written. The results and errors are those of `_write`."""
         status = self._status(temporary)
         if status is None:
             raise OSError(f"writing {self.shown(name)}: its temporary file was deleted")

@@ -64,8 +64,8 @@ class CheckpointLocation:
         ``endpoint`` and ``region`` of the object store; in HDFS, ``endpoint`` is a list of WebHDFS addresses. By default, the
         environment's values are used.
     single_driver : bool, optional
-        True if something else guarantees a single driver. Then the store need not support exclusive create. By default, the
-        environment variable ``BARRIER_SINGLE_DRIVER`` decides.
+        True if something else guarantees a single driver. In that case, the store need not support exclusive create. By
+        default, the environment variable ``BARRIER_SINGLE_DRIVER`` decides.
 
     Attributes
     ----------

@@ -101,10 +101,10 @@ def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview)
 def torn_newest(location: CheckpointLocation, ledger: Ledger) -> int | None:
     """Return the micro-batch of the newest file in ``offsets/`` if that file is damaged and may be deleted; otherwise None.
 
-    The file may be deleted if Spark has not committed the micro-batch, the journal has neither recorded nor voided it, and no
-    rewind has written planned ends into the file. Then no row of the micro-batch is decided, and Spark plans the
-    micro-batch again. ``offsets/0`` must never be deleted: Spark would ask the source again where to begin, and with
-    startingOffsets=latest the answer would now be a different offset.
+    The file may be deleted if Spark has not committed the micro-batch, the journal has neither recorded nor voided it,
+    and no rewind has written planned ends into the file. In that case, no row of the micro-batch is decided, and Spark
+    plans the micro-batch again. ``offsets/0`` must never be deleted: Spark would ask the source again where to begin,
+    and with startingOffsets=latest the answer would now be a different offset.
     """
     batch = newest(location, "offsets")
     fresh = batch == ledger.accounted + 1 and not ledger.voided and ledger.replay is None and ledger.rewinding is None
@@ -224,7 +224,7 @@ def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Map
 
 
 def _our_offsets(location: CheckpointLocation, batch: int) -> dict[str, dict[str, Any]]:
-    """Return the offset in every source line of a micro-batch, by source; nothing if one of the sources is not ours."""
+    """Return the offset in every source line of a micro-batch, by source; empty if one of the sources is not ours."""
     lines = by_name(source_lines(location, batch))
     offsets = {name: dict(line.offset) for name, line in lines.items() if line.offset is not None}
     return offsets if len(offsets) == len(lines) else {}
@@ -330,7 +330,7 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
         batch=batch,
         oldest=oldest,
         missing=list(missing[:10]),
-        reason=f"it lacks {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}. "
+        reason=f"files are missing ({', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}). "
         f"Spark keeps only the newest {RETAINED} (default: 100) micro-batches, and a restored location has none from before "
         f"the savepoint. So {reach}",
     )

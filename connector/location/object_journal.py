@@ -15,10 +15,11 @@ from transactional.errors import JournalError, JournalStoreError
 from transactional.journal import closed_journal
 
 PROBE = ".conditional-put"
-"""An empty file in the journal's folder. The store has to refuse to create it a second time."""
+"""The name of an empty file in the journal's folder. The store has to refuse to create this file a second time."""
 
 KEPT = 1000
-"""How many entries a process caches, a few KB each: enough for several queries between two snapshots."""
+"""The maximum number of entries that a process caches, a few KB each: enough for several queries between two
+snapshots."""
 
 _ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
 
@@ -33,7 +34,7 @@ class TaggedFiles(LocationFiles, Protocol):
         """Create a file. Return its tag, which is never empty, or None if the name is taken."""
 
     def sync(self, folder: str) -> None:
-        """Make the files durable that this store shows in a folder."""
+        """Make all files that this store shows in a folder durable."""
 
 
 class ObjectJournalStore:
@@ -113,7 +114,7 @@ class ObjectJournalStore:
             _KEPT.keep(self._key(name, self._tags[name]), self._fetch(name))
 
     def _see_that_it_arbitrates(self) -> None:
-        """Check that the store refuses to create a file twice. If it doesn't, two drivers could both decide."""
+        """Check that the store refuses to create a file twice. Otherwise, two drivers could both decide."""
         probe = f"{self._folder}/{PROBE}"
         where = self._files.shown(probe)
         if where in _ARBITRATING:

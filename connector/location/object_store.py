@@ -1,7 +1,7 @@
 """A checkpoint location in an object store: S3 and compatible stores, Google Cloud Storage, or Azure.
 
 Exclusive create is the store's conditional put (``If-None-Match: *``). Before its first create in a journal, each process
-checks that the store obeys this condition. A store that ignores it is refused.
+checks that the store obeys this condition. A store that ignores it is rejected.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ NO_BUCKET = "NoSuchBucket"
 """S3's error code for a missing bucket. The client reports this error as a missing file, or as a failed listing."""
 
 CONFLICTS = 8
-"""How many times to try a create if the store answers with a conflict (409) although the object does not exist."""
+"""The maximum number of attempts to create an object, if the store answers with a conflict (409) although the object
+does not exist."""
 
 CONFLICT_SECONDS = 0.05
-"""Seconds to wait before the second try. The wait doubles before each further try."""
+"""Seconds to wait before the second attempt. The wait doubles before each further attempt."""
 
 
 def canonical_url(location: str) -> str | None:
@@ -59,7 +60,7 @@ def canonical_url(location: str) -> str | None:
 
 
 class ObjectFiles:
-    """The `connector.location.files.LocationFiles` in an object store. It is pickled to executors, so it holds no client."""
+    """Implements `connector.location.files.LocationFiles` for object stores. Pickled to executors, without a client."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._url = url  # The location's URL, as `canonical_url` returns it.
@@ -202,7 +203,7 @@ class ObjectFiles:
 
 @functools.lru_cache(maxsize=16)
 def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
-    """Return the cached client of a location. Its connections outlive a micro-batch. Only the environment sets credentials."""
+    """Return a location's cached client. Its connections outlive a micro-batch. The environment sets credentials."""
     try:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:

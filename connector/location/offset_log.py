@@ -34,8 +34,9 @@ def _named(line: str) -> tuple[str, str]:
 VERSIONS: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {"v1": lambda line: ("", line), "v2": _named}
 """The versions of Spark's offset log: how to divide a line into the source's name and its offset.
 
-Version 1 identifies sources by position. Version 2, with which a query can get and lose sources
-(``spark.sql.streaming.queryEvolution.enableSourceEvolution``), writes ``name:offset``. The offset ``-`` stands for none.
+Version 1 identifies sources by position. Version 2, with which sources can be added to a query and removed from it
+(``spark.sql.streaming.queryEvolution.enableSourceEvolution``), writes ``name:offset``. The offset ``-`` stands for
+none.
 """
 
 

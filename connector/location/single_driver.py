@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 NO_CLIENT = "Unable to load"
-"""Part of pyarrow's error text if Hadoop's or Java's library is missing. Any other text: the store can't be reached."""
+"""Part of pyarrow's error text if Hadoop's or Java's library is missing. Any other text means that the store can't be
+reached."""
 
 
 class FilesystemFiles:
-    """The `connector.location.files.LocationFiles` on a pyarrow file system. It is pickled to executors and holds no client."""
+    """Implements `connector.location.files.LocationFiles` with pyarrow. Pickled to executors, so it holds no client."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri  # The location's URI, in the form that `pyarrow.fs.FileSystem.from_uri` accepts.

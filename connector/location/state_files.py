@@ -58,8 +58,8 @@ def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
 def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
     """Return the number of state partitions after a micro-batch, from its offset file; None if the file does not contain it.
 
-    Folders with higher partition numbers do not count: Spark leaves them after a repartition to fewer partitions, or
-    makes them in a later one to more partitions.
+    Folders with higher partition numbers do not count: Spark does not delete such folders after a repartition to fewer
+    partitions, and creates them in a later repartition to more partitions.
     """
     return partitions_of(metadata_line(location, batch))
 

@@ -1,4 +1,4 @@
-"""The URLs of checkpoint locations in stores."""
+"""Functions for the URLs of checkpoint locations in stores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Container
 def split_url(location: str, schemes: Container[str]) -> tuple[str, str, list[str]] | None:
     """Return a URL's scheme in lower case, its authority, and the parts of its path; None if its scheme is not in `schemes`.
 
-    The authority is empty if the URL is not one of a folder: without ``//``, or with ``.`` or ``..`` in its path. As in
+    The authority is empty if the URL does not name a folder: without ``//``, or with ``.`` or ``..`` in its path. As in
     Hadoop, nothing is decoded.
     """
     scheme, colon, rest = location.partition(":")

@@ -39,7 +39,7 @@ TEMPORARY_REDIRECT: Final = 307
 UNAUTHORIZED: Final = 401
 
 ELSEWHERE: Final = ("StandbyException", "RetriableException", "SafeModeException", "ObserverRetryOnActiveException")
-"""Errors of a NameNode that does not serve now: another one may, or this one after some time."""
+"""Errors of a NameNode that can't serve requests now. Another NameNode may serve them, or the same one later."""
 
 NO_DATANODE: Final = "Failed to find datanode"
 NO_FOLDER: Final = "is not a directory"
@@ -51,7 +51,7 @@ class NotEmptyError(OSError):
 
 
 class _ElsewhereError(OSError):
-    """A server does not answer now, so the request has to be sent to another one, or again."""
+    """A server does not answer now, so the request has to be sent to another server, or sent again."""
 
 
 PYTHON_ERRORS: Final[Mapping[str, type[OSError]]] = {
@@ -60,7 +60,7 @@ PYTHON_ERRORS: Final[Mapping[str, type[OSError]]] = {
     "ParentNotDirectoryException": NotADirectoryError,
     "PathIsNotEmptyDirectoryException": NotEmptyError,
 }
-"""The Python errors of HDFS's errors."""
+"""The Python error for each of HDFS's errors."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Request:
 
 
 class WebHdfs:
-    """Sends requests to that of some NameNodes which is active."""
+    """Sends requests to the NameNode that is active."""
 
     def __init__(self, endpoints: tuple[str, ...]) -> None:
         import requests
@@ -95,16 +95,16 @@ class WebHdfs:
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
 
     def send(self, request: Request) -> Response:
-        """Send a request, again and to other servers if one does not answer. The caller closes the response.
+        """Send a request. If a server does not answer, send it again, also to others. The caller closes the response.
 
         Raises
         ------
         FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError
-            The request was not obeyed; but an earlier try, whose answer was lost, may have been.
+            The request failed. But an earlier attempt, whose answer was lost, may have succeeded.
         OSError
-            The request may have been obeyed.
+            The request may have succeeded.
         OptionError
-            ``LOCATION_UNKNOWN_STORE``: the server wants Kerberos.
+            ``LOCATION_UNKNOWN_STORE``: the server requires Kerberos.
         """
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -122,7 +122,7 @@ class WebHdfs:
             time.sleep(PAUSE)
 
     def _try(self, endpoint: str, request: Request) -> Response:
-        """Send a request once: to a NameNode and, if that says so, to the DataNode that has to get or give the file."""
+        """Send a request once: to a NameNode and, if it redirects the request, to the DataNode that has the file."""
         request.names.append(request.name())
         path = f"{request.root}/{request.names[-1]}".rstrip("/")
         query = {"op": request.op, "user.name": self._user, **request.parameters}
@@ -164,7 +164,7 @@ def _user() -> str:
 
 
 def _checked(response: Response, request: Request) -> Response:
-    """Return a response. If it does not say that the request was obeyed, raise an error."""
+    """Return a response. If it does not say that the request succeeded, raise an error."""
     if response.status_code in DONE:
         return response
     with response:

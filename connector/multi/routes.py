@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from transactional import RowRefusedError
 
 SHOWN, LONGEST = 3, 80
-"""How many unknown names an error quotes at most, and how many characters of each."""
+"""The maximum number of unknown names that an error quotes, and the maximum number of characters of each name."""
 
 
 def can_route(kind: pa.DataType) -> bool:

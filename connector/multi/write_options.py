@@ -24,7 +24,7 @@ def _as_names(text: str) -> tuple[str, ...]:
         if _NAME.fullmatch(name) is None or name in _TAKEN:
             raise ValueError(
                 "names of sinks, separated by commas. A name has at most 32 characters (a to z, 0 to 9, _), begins with a "
-                f"letter, and is none of {', '.join(_TAKEN)}"
+                f"letter, and is not {' or '.join(_TAKEN)}"
             )
         if hides_value(f"{name}.format") or leads_out(f"{name}.format", ""):
             raise ValueError(
@@ -63,8 +63,8 @@ WRITE_OPTIONS = OptionTable(
             "routeColumn",
             None,
             as_str,
-            "The column that names the sinks for a row: one name, or an array of names; null for all sinks. Without this "
-            "option, each sink gets every row.",
+            "The column that names the sinks for a row: one name, or an array of names. A row with null goes to all sinks. "
+            "Without this option, each sink gets every row.",
         ),
     ),
     passthrough_prefixes=(),
@@ -83,8 +83,8 @@ OF_EACH = OptionTable(
             "columns",
             None,
             _as_projection,
-            'Columns for this sink, separated by commas, or JSON with new names: {"value": "payload"}. Default: all columns '
-            "except the routeColumn.",
+            'Columns for this sink, separated by commas, or JSON {"name for the sink": "column"}, such as '
+            '{"value": "payload"}. Default: all columns except the routeColumn.',
         ),
     ),
     passthrough_prefixes=("",),

@@ -81,7 +81,7 @@ class Adoption:
         path, ledger, committed, claim = self._location.path, self.ledger, self.committed, self._claim
         if not ledger.position:
             yield f"{path} has no journal: the query used another sink before, or the journal was deleted."
-            yield "If a micro-batch was only half written, its rows may be DUPLICATED or LOST."
+            yield "If a micro-batch was only partly written, its rows may be DUPLICATED or LOST."
         else:
             yield f"{path}: the journal (of {ledger.location}) contains micro-batches up to {ledger.accounted}."
         yield f"Spark has committed micro-batches up to {committed}."
@@ -109,7 +109,7 @@ class Adoption:
             yield (
                 "  its rows that are not committed are LOST."
                 if claim
-                else "  the original commits it; the copy does not."
+                else "  the original query commits its rows; the copy does not."
             )
         for record in ledger.undecided():
             rows = sum(part.rows for part in record.parts)
@@ -119,7 +119,7 @@ class Adoption:
             elif claim:
                 yield "  its prepared rows are aborted, and LOST."
             else:
-                yield "  the original commits it; the copy does not."
+                yield "  the original query commits its rows; the copy does not."
 
     def _apart(self) -> Iterator[str]:
         """Yield what happens to the rows of micro-batches for which the journal and Spark's logs differ."""

@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 class CheckpointListener:
     """Base class for a listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.add_listener`.
 
-    *Called in the user's driver program, in Spark's listener thread.* Events come in order, none twice. If a method raises,
-    the error is logged; the query and later events are not affected. A listener can't change a checkpoint. To save your own
-    state with checkpoints, write a `barrier_kafka.CheckpointHook`.
+    *Called in the user's driver program, in Spark's listener thread.* Events arrive in order, and no event arrives
+    twice. If a method raises, the error is logged; the query and later events are not affected. A listener can't change
+    a checkpoint. To save your own state with checkpoints, write a `barrier_kafka.CheckpointHook`.
     """
 
     def onCheckpointCompleted(self, checkpoint: CheckpointHistory) -> None:

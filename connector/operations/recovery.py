@@ -120,7 +120,7 @@ def recover(
     ledger = journal.load()
     run = ledger.newest_run
     if ledger.position:
-        refuse_batch_writes(location, "each write is a checkpoint, and the next write recovers it")
+        refuse_batch_writes(location, "each write is a checkpoint, and the next write recovers a write that failed")
         refuse_elsewhere(location, ledger)
     if run is None or run.prefix in ledger.originals:
         return Recovery(deleted=_clean(location, upkeep, query_stopped))  # no query has run at this location

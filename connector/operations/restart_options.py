@@ -55,16 +55,16 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "failure-rate.max-failures-per-interval": (
         "max_failures",
         as_version,
-        "If an interval has more failures, the query ends.",
+        "How many failures are allowed within the interval. If there are more failures, the query ends.",
     ),
-    "failure-rate.failure-rate-interval": ("interval", _seconds, "Length of this interval."),
+    "failure-rate.failure-rate-interval": ("interval", _seconds, "Length of the interval for counting failures."),
     "failure-rate.delay": ("delay", _seconds, "Delay before each restart."),
     "exponential-delay.initial-backoff": ("initial", _seconds, "The first delay."),
     "exponential-delay.max-backoff": ("maximum", _seconds, "The longest delay."),
     "exponential-delay.backoff-multiplier": (
         "multiplier",
         _number,
-        "Factor by which each delay is longer than the previous one.",
+        "Each delay is the previous delay times this factor.",
     ),
     "exponential-delay.reset-backoff-threshold": (
         "reset_after",

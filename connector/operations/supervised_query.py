@@ -67,8 +67,8 @@ def supervise(
     stop_timeout : float
         Seconds to wait for the final checkpoint after a stop was requested.
     single_driver : bool
-        True if nothing else starts this query. Then a previous driver that can't be seen from here (in another container)
-        counts as dead, and its unfinished transactions are ended.
+        True if nothing else starts this query. In that case, a previous driver that can't be seen from here (in another
+        container) counts as dead, and its unfinished transactions are ended.
     stop : StopRequest, optional
         An object with which another thread can request a stop. Signals work only if `supervise` runs in the main thread.
 

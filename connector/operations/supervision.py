@@ -37,10 +37,10 @@ SILENT_SECONDS = 60.0
 """Seconds between two warnings that the journal can't be read."""
 
 END_SECONDS = 10.0
-"""How many seconds to repeat the final recovery if a store does not answer."""
+"""The number of seconds for which the final recovery is repeated if a store does not answer."""
 
 AGAIN_SECONDS = 1.0
-"""Seconds between two tries of the final recovery."""
+"""Seconds between two attempts at the final recovery."""
 
 
 @dataclass

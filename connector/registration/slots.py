@@ -1,6 +1,7 @@
-"""Give ``barrier-kafka`` the number of tasks that the cluster can run at the same time: it divides its micro-batches by it.
+"""Pass ``barrier-kafka`` the number of tasks that the cluster can run at once: the default for ``maxPartitions``.
 
-Spark gives this number to no source. So the user's program adds it to the source's options when it names the format.
+Spark does not pass this number to any source. So the user's program adds the number to the source's options when the
+program names the format.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\
 
 
 def give_slots() -> None:
-    """Make each reader of ``barrier-kafka`` in this program know its session's slots. A second call changes nothing."""
+    """Add the session's slots to the options of each ``barrier-kafka`` reader in this program. Can be repeated."""
     from pyspark.sql import DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamReader
 

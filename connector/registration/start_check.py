@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 OFFSET_LOG_VERSION: Final = "spark.sql.streaming.offsetLog.formatVersion"
 
 LOSES_VERSION_2: Final = "4.2.0"
-"""The PySpark that can't start a query with version 2 again if it died in a later micro-batch than its first.
+"""The PySpark release that can't restart a query with version 2 of the offset log if the query died after its first
+micro-batch.
 
 Its `isRepartitionBatch` expects ``spark.sql.shuffle.partitions`` in the log's metadata, which version 2 does not have there.
 """

@@ -38,7 +38,8 @@ JOURNAL: Final = "journal.json"
 CHECKPOINT: Final = "checkpoint"
 
 AT_ONCE: Final = 16
-"""How many files are copied in parallel, because each request to an object store takes tens of milliseconds."""
+"""The number of files that are copied in parallel, because each request to an object store takes tens of
+milliseconds."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 """The beginning of a URL. Text with a colon, but no slash after it (``orders-12:30``), is a folder's name."""

@@ -1,14 +1,15 @@
 """Create a new checkpoint location from a savepoint, on any store. The location is closed until the restore is finished.
 
-N1 read both journals; refuse requests that are impossible
+N1 read both journals; reject requests that are impossible
 N2 write `restoring`, the first entry of the new journal: from here on the location is closed
 N3 copy Spark's files (if a repartition of the state is requested, Spark does it in a scratch folder first)
 N4 for a claim: write `moved` into the origin's journal; this step moves the query to the new location
 N5 write `opened` into the new journal
 
-If a restore was killed at any point, run the same command again to finish it: it reads both journals, and every step can be
-repeated. If the same command runs twice at the same time, both do the same steps. A query that starts at the new location
-before N5 is refused. After N4, the savepoint is no longer needed: the new journal's first entry contains the saved ledger.
+If a restore was killed at any point, run the same command again to finish it: it reads both journals, and every step
+can be repeated. If the same command runs twice at the same time, both do the same steps. A query that starts at the new
+location before N5 is rejected. After N4, the savepoint is no longer needed: the new journal's first entry contains the
+saved ledger.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class Restore:
         try:
             query, ledger = origin.query_id(), origin.journal().load()
             if origin.path == self._location.path:
-                why = "is the location to restore to"
+                why = "is also the new location of this restore"
             elif not ledger.position:
                 why = "has no journal"
             elif query != savepoint.query:
@@ -255,7 +256,7 @@ class Restore:
             return ledger.restored is None
         raise LocationError(
             "LOCATION_BUSY",
-            reason=f"{self._location.path} was deleted while a savepoint was restored there",
+            reason=f"another program deleted {self._location.path} while a savepoint was being restored there",
             path=self._location.path,
         )
 

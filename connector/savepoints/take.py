@@ -54,7 +54,8 @@ TIMEOUT: Final = 60.0
 """Seconds to wait for a checkpoint: longer than most micro-batches. A query that gets no rows closes no checkpoint."""
 
 ATTEMPTS: Final = 5
-"""How many times to try the copy. Another try is needed only if a file was replaced or deleted during the copy."""
+"""The maximum number of attempts to copy the files. Another attempt is needed only if a file was replaced or deleted
+during the copy."""
 
 CHANGED: Final = "changed"
 """The result of `_copy` if there is no savepoint because a file was replaced or deleted during the copy."""
@@ -175,7 +176,7 @@ def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, cloc
             "SAVEPOINT_NOT_READY",
             path=place.path,
             reason=f"micro-batches {waiting} are {'decided but not settled' if decided else 'prepared'}, and no "
-            f"checkpoint with them was settled {'before the query ended' if stopped else 'in time'}",
+            f"checkpoint that contains them was settled {'before the query ended' if stopped else 'in time'}",
             batches=waiting,
         )
 

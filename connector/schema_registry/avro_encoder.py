@@ -178,7 +178,7 @@ def _numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
-    """Return two tests per kind of type: is a type of this kind, and can a cast between two such types change no value?"""
+    """Return two tests per kind of type: for types of this kind, and for casts between them that keep every value."""
     from pyarrow import types as t
 
     def text(kind: Any) -> bool:

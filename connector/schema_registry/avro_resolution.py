@@ -2,7 +2,7 @@
 
 fastavro resolves types, but ignores the reader's logical types, as Avro's rules do. For example, Java reads milliseconds as
 microseconds. So each pair of types in which a value could change gets a *hook*. fastavro calls the hook with each value, and
-the hook converts the value exactly or refuses the record. A hook is a logical type in the writer's schema: this is how
+the hook converts the value exactly or rejects the record. A hook is a logical type in the writer's schema: this is how
 fastavro lets others add code.
 """
 
@@ -169,7 +169,7 @@ class _Pairs:
     """Name of each writer's type that was copied → the name of the reader's type for it; None if there is none."""
 
     def of(self, writer: Any, reader: Any, path: str) -> Any:
-        """Return a node of the writer's schema with hooks. If `reader` is None, add none: fastavro skips or refuses it."""
+        """Return a node of the writer's schema, with hooks: without hooks if `reader` is None."""
         if isinstance(writer, list):
             return [self.of(branch, reader, path) for branch in writer]
         if isinstance(writer, str) and writer in self.written:

@@ -73,7 +73,7 @@ class Registry:
     Raises
     ------
     OptionError
-        ``MISSING_OPTION``: there is no ``url``. ``INVALID_OPTION``: the client refuses the settings (raised
+        ``MISSING_OPTION``: there is no ``url``. ``INVALID_OPTION``: the client rejects the settings (raised
         by the first request).
     ImportError
         The extra that the text names is not installed. Raised by the first request.

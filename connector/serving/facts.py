@@ -153,7 +153,7 @@ def _look(cluster: Cluster, queries: Sequence[QueryFacts]) -> ClusterFacts:
     try:
         groups = dict(waiting_groups(cluster.config, view.held))
     except TwoPhaseCommitError as refused:
-        unknown.append(f"The waiting consumer groups are unknown: {refused.message}")
+        unknown.append(f"It is unknown which consumer groups are waiting: {refused.message}")
     for query in queries:
         try:
             lags |= {query.path: _lags(cluster.admin, query.sources)} if query.sources else {}

@@ -18,7 +18,8 @@ EVENTS: Final = ("completed", "open", "failed", "restart")
 """The rows of the timeline, from top to bottom."""
 
 SHORTEST_SECONDS: Final = 0.1
-"""After a delay, checkpoints become visible at almost the same time: that is no rate."""
+"""The shortest interval for which a rate is shown. After a delay, several checkpoints become visible at almost the same
+time, so their rate means nothing."""
 
 LagSample = tuple[float, Mapping[str, int]]
 """The time in seconds since 1970, and each topic's lag in offsets."""
@@ -72,7 +73,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def _rates(whole: Sequence[CheckpointHistory]) -> list[float | None]:
-    """Return, for each checkpoint, its rows per second since the one before; None for the first, or right after another."""
+    """Return, for each checkpoint, its rows per second since the previous one; None if there is none, or too near."""
     rates: list[float | None] = [None] if whole else []
     for before, each in pairwise(whole):
         seconds = ((each.committed or 0) - (before.committed or 0)) / 1000

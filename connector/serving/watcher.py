@@ -24,10 +24,11 @@ LOCATIONS_PER_SECOND = 30
 """The maximum number of journals that are read per second. If there are more locations, each is read less often."""
 
 LAG_SAMPLES = 1000
-"""How many answers of the brokers the lag's chart shows: almost three hours."""
+"""The maximum number of the brokers' answers in the lag's chart: almost three hours."""
 
 FIRST_SECONDS = 5.0
-"""How many seconds to wait for the first reads. After that, the page is served even if a store has not answered."""
+"""The number of seconds to wait for the first reads. After that, the page is served even if a store has not
+answered."""
 
 NOT_YET = "The location has not been read yet, because its store has not answered."
 
@@ -92,7 +93,7 @@ class Watcher:
 
     @property
     def has_asked(self) -> bool:
-        """Whether the brokers have been asked at least once. Also True if they are never asked."""
+        """True if the brokers have been asked at least once, or are never asked."""
         return self._clusters is not None
 
     @property

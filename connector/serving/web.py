@@ -220,7 +220,7 @@ class Page:
         raise HTTPException(404, "There is no query with this number.")
 
     def _group(self, alike: Sequence[Assessment], now: float) -> dict[str, Any]:
-        """Return transactions about which the same can be said: that once, and a row for each."""
+        """Return a group of transactions with the same verdict: the common text once, and a row for each."""
         first = alike[0]
         place = None if first.owner is None else first.owner.location
         numbers = [number for number, each in enumerate(self._watcher.queries) if each.path == place]
@@ -303,8 +303,8 @@ def _done(query: QueryFacts) -> list[tuple[str, int]]:
 def _commands(query: QueryFacts, clusters: Sequence[ClusterFacts]) -> list[str]:
     """Return the commands that safely end the open transactions of a query, if its driver is known to be gone.
 
-    The brokers' answers are older than what is known about the driver. And a command that stands here without its reasons must
-    not need someone who knows that the driver is dead.
+    The brokers' answers are older than the knowledge about the driver. Also, a command that is shown without its
+    reasons must be safe even if the user does not know whether the driver is dead.
     """
     if query.alive is not False:
         return []

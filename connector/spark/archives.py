@@ -21,7 +21,7 @@ _UNCHECKED: Final = py_compile.PycInvalidationMode.UNCHECKED_HASH  # zipimport w
 
 
 def archives() -> Sequence[Path]:
-    """Return the archives of the Spark in ``SPARK_HOME``, or else of the installed PySpark; none if there is no Spark."""
+    """Return the archives of Spark in ``SPARK_HOME`` or, if unset, of the installed PySpark; empty without Spark."""
     home = os.environ.get("SPARK_HOME")
     if not home:
         installed = find_spec("pyspark")
@@ -44,10 +44,11 @@ def has_compiled_modules(archive: Path) -> bool:
 def add_compiled_modules(archive: Path) -> int:
     """Add compiled modules to the archive, beside their sources, and return their number.
 
-    PySpark's own tests leave the archive's directory. They are two thirds of its entries, and each Python process reads the
-    whole directory again for each package that it has imported (PySpark calls ``importlib.invalidate_caches``).
+    PySpark's own tests are removed from the archive's directory. They are two thirds of its entries, and each Python
+    process reads the whole directory again for each package that it has imported (PySpark calls
+    ``importlib.invalidate_caches``).
 
-    Running processes can go on reading the archive: no content moves, and the file is replaced in one step.
+    Running processes can continue to read the archive: no content moves, and the file is replaced in one step.
 
     Raises
     ------

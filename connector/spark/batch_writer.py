@@ -59,7 +59,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
-        """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
+        """Reject invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
         if overwrite:
             self._sink.refuse_overwrite('mode("overwrite")', 'mode("append")')
         with self._sink.coordinator(self._view()) as coordinator:

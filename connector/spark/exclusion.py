@@ -23,8 +23,8 @@ class QueryRunsError(FencedError):
 def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
     """Return an error if the query's driver may be running; else None.
 
-    If `stopped`, the operator confirms that the query has stopped. Then an error is returned only if the driver is alive
-    and still holds the query's state.
+    If `stopped`, the operator confirms that the query has stopped. In that case, an error is returned only if the
+    driver is alive and still holds the query's state.
     """
     alive = is_alive(run.process)
     driver = process_text(run.process)
@@ -56,7 +56,8 @@ def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
     alive = False if process == this_process() else is_alive(process)
     if alive:
         return FencedError(
-            "LOCATION_BUSY", reason=f"the rewind of journal entry {rewind.token} is running ({process_text(process)})"
+            "LOCATION_BUSY",
+            reason=f"the rewind that began with journal entry {rewind.token} is running ({process_text(process)})",
         )
     if alive is None and not stopped:
         return FencedError("REWIND_UNKNOWN", rewind=rewind.token, process=process_text(process))
@@ -84,7 +85,7 @@ def exclusive_access(location: CheckpointLocation) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FencedError(
-                "LOCATION_BUSY", reason="another command (a rewind, a stop, a restore) is changing it"
+                "LOCATION_BUSY", reason="another command (such as rewind, stop or restore) is changing the location"
             ) from None
         except OSError:
             log.warning("%s can't be locked: make sure that no other command changes it", location.path)

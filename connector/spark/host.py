@@ -86,7 +86,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
-        """Refuse invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
+        """Reject invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
         try:
             self._sink.refuse_stream(overwrite)
             view = replace(spark_view(self._sink.location), running=self._sink.running)

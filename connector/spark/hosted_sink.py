@@ -135,7 +135,7 @@ class HostedSink:
         return self.location.journal().load().position
 
     def sources_unknown(self) -> OptionError:
-        """Return the error for a query whose offset log names its sources, if it can't be seen which sources it has now."""
+        """Return the error for a query whose offset log names its sources, if its present sources are unknown."""
         reason = (
             "the query may have lost a source since the micro-batch was planned. Only a program that calls "
             "barrier_kafka.register(spark) before start(), and does not use Spark Connect, reports the query's sources"
@@ -149,14 +149,14 @@ class HostedSink:
             raise OptionError("OUTPUT_MODE", sink=self.type.name(), mode=how, instead=instead, option="outputMode")
 
     def refuse_update(self) -> None:
-        """Refuse the output mode ``update``, which Python sinks can't support. Spark says only "requirement failed: 2"."""
+        """Reject output mode ``update``, which Python sinks can't support. Spark's error: "requirement failed: 2"."""
         instead = 'outputMode("append"), with a watermark if the query aggregates'
         raise OptionError(
             "OUTPUT_MODE", sink=self.type.name(), mode='outputMode("update")', instead=instead, option="outputMode"
         )
 
     def refuse_stream(self, overwrite: bool) -> None:
-        """Refuse options that a streaming query can't have."""
+        """Reject options that a streaming query can't have."""
         if overwrite:
             self.refuse_overwrite(
                 'outputMode("complete")', 'outputMode("append"), with a watermark if the query aggregates'
@@ -171,7 +171,7 @@ class HostedSink:
                 )
 
     def check_start(self, overwrite: bool, lines: Sequence[SourceLine] = ()) -> None:
-        """Refuse settings with which every micro-batch would fail; change nothing. *User's program, before the query starts.*
+        """Reject settings with which every micro-batch would fail; change nothing. *User's program, before the start.*
 
         At the first start at a location, also log the sink's warnings and problems (`Examines.examine`).
         """

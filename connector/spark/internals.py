@@ -1,4 +1,4 @@
-"""All internal names of Spark that this project uses. If a name is gone, its function fails, or returns unknown."""
+"""All internal names of Spark that we use. If a name is missing, its function fails, or reports "unknown"."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def setting(session: SparkSession, key: str) -> str | None:
 
 
 def slots(session: SparkSession, of: Callable[[Callable[[str], str | None], str, int], int | None]) -> int | None:
-    """Return what `of` makes of a context's settings, its master and its default parallelism. None if they can't be read."""
+    """Return the result of `of` for a context's settings, master and default parallelism; None if unreadable."""
     try:
         context: Any = session.sparkContext
         return of(context.getConf().get, str(context.master), int(context.defaultParallelism))

@@ -74,7 +74,7 @@ def recorded_sink(
 def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
     """Return the options for this run's sink, out of options that several queries share.
 
-    Secrets and addresses of other queries' sinks are left out, because this sink would refuse them.
+    Secrets and addresses of other queries' sinks are left out, because this sink would reject them.
     """
     known = {*run.setup.get("hidden", ()), *run.setup.get("options", ())}
     found = {key: value for key, value in given.items() if key.lower() in known or not _of_one_sink(key, value)}

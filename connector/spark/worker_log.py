@@ -13,7 +13,8 @@ PROTOCOL = logging.getLogger("transactional")
 def show_progress() -> None:
     """Print the protocol's INFO lines from now on, unless logging is configured. *Driver, planning and commit process.*
 
-    For example, ``spark.sql.pyspark.worker.logging.enabled`` configures logging. Then Spark's log tables contain the lines.
+    For example, ``spark.sql.pyspark.worker.logging.enabled`` configures logging. In that case, Spark's log tables
+    contain the lines.
     """
     if PROTOCOL.handlers or logging.getLogger().handlers:
         return

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 from transactional import TransactionContext
 
 AT_ONCE: Final = 500
-"""The largest number of nonces in one statement."""
+"""The maximum number of nonces in one statement."""
 
 TRANSACTIONS: Final = "barrier_transactions"
 PREFIXES: Final = "barrier_prefixes"
@@ -182,5 +182,5 @@ class ControlTables:
         return str(found[0][0]) if found else None
 
     def name_store(self, cursor: Cursor) -> None:
-        """Give the control tables an id. If they already have one, the database refuses the INSERT."""
+        """Give the control tables an id. If they already have one, the database rejects the INSERT."""
         self._owner.run(cursor, f"INSERT INTO {self._store} (one, id) VALUES (1, ?)", (uuid.uuid4().hex,))

@@ -19,7 +19,7 @@ from connector.sql.dialect import is_array, is_bytes, is_text
 from transactional import RowRefusedError
 
 ROWS: Final = 10_000
-"""How many rows pyarrow encodes at a time. More rows would need more memory for their text."""
+"""The number of rows that pyarrow encodes at a time. More rows would need more memory for their text."""
 
 FIRST_DAY: Final = -719_162
 END_DAY: Final = 2_932_897
@@ -72,7 +72,7 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def _must_have_text(column: pa.Array, name: str) -> None:
-    """Refuse years before 1 or after 9999, which CSV text would change. Refuse text that is not UTF-8 or contains NUL."""
+    """Reject years outside 1 to 9999, which CSV text would change. Reject text that is not UTF-8 or contains NUL."""
     kind = column.type
     while is_array(kind):
         column = column.flatten()

@@ -13,14 +13,15 @@ OWN_COLUMNS = ("barrier_nonce", "barrier_row")
 """The first columns of a staging table: the nonce of the row's transaction, and the row's number in the transaction."""
 
 DELETES: Final = "barrier_deletes"
-"""With the option ``deleteColumn``, a column of the staging table: whether the row deletes the row with the same key."""
+"""The staging table's column, with the option ``deleteColumn``, that is true if the row deletes the row with the same
+key."""
 
 
 class Kind(NamedTuple):
     """A row of a database's type table: how the database stores the Arrow types for which `has` returns true.
 
     In a new table, the column gets the type `new`; if `new` is empty, no column can be created. In an existing table, the
-    column's base type must be in `into`. Such a column stores each value unchanged, or refuses it.
+    column's base type must be in `into`. Such a column stores each value unchanged, or rejects it.
     """
 
     has: Callable[[pa.DataType], bool]
@@ -140,8 +141,8 @@ class Dialect(ABC, Generic[AnyColumn]):
     def why_not(self, kind: pa.DataType, column: AnyColumn) -> str:
         """Return the reason why a column can't store values of an Arrow type unchanged; empty if it can.
 
-        A type is accepted here if the database itself would refuse a wrong value (a number that is too large, text that is
-        not a date). A type is refused if the database would silently change a value.
+        A type is accepted here if the database itself would reject a wrong value (a number that is too large, text that
+        is not a date). A type is rejected if the database would silently change a value.
         """
 
     @abstractmethod
@@ -169,7 +170,7 @@ class Dialect(ABC, Generic[AnyColumn]):
 
     @abstractmethod
     def definition(self, column: AnyColumn, optional: bool = False) -> str:
-        """Return a column's definition in a staging table. It must refuse all values that the target would refuse or change.
+        """Return a column's definition in a staging table, which must reject what the target would reject or change.
 
         If `optional`, it allows null.
         """
@@ -188,6 +189,6 @@ class Dialect(ABC, Generic[AnyColumn]):
     ) -> list[str]:
         """Return the statements that create a staging table.
 
-        With `optional`, rows may delete. Such a row may break the table's checks, and be null in the columns `optional`,
-        which can't be null in the table.
+        With `optional`, a row may be a deletion. A deletion may violate the table's checks, and may be null in the
+        columns `optional`, which can't be null in the table.
         """

@@ -75,7 +75,7 @@ def fit(
 def _check_deletes(
     dialect: Dialect[AnyColumn], target: Target[AnyColumn], flag: pa.Field, key: Sequence[str], written: Collection[str]
 ) -> None:
-    """Check that rows can be deleted by `key`, and that the column that says so is not meant for the table."""
+    """Check that rows can be deleted by `key`, and that the table has no column with the name of `flag`."""
     reason = dialect.why_no_deletes(target, [column.name for name in key if (column := target.column(name))])
     own = [column.name for column in target.columns if column.name.lower() == flag.name.lower()]
     if own:

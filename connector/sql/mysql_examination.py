@@ -42,7 +42,9 @@ def examine_database(
             "Make sure that the address leads to only one of the cluster's servers at a time.",
         )
     yield unknown(
-        "rights", "Not checked here: whether this user may create and write tables.", "The query's start checks it."
+        "rights",
+        "It was not checked whether this user may create and write tables.",
+        "The query checks these rights when it starts.",
     )
     if target is not None:
         yield from _triggers(cursor, target, dialect)

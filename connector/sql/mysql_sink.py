@@ -22,7 +22,7 @@ STATEMENT_BYTES: Final = 1 << 20
 """The approximate size of an INSERT statement in bytes. Larger statements are not faster."""
 
 ROOM: Final = 4096
-"""How many bytes of a packet stay free, after the beginning of the INSERT statement and its rows."""
+"""The number of bytes of a packet that stay free, after the beginning of the INSERT statement and its rows."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
@@ -39,7 +39,8 @@ SETTINGS: Final[Mapping[str, str]] = {
 """Session variables of each transaction. Other values, set by the server, user or pooler, could change or hide rows."""
 
 IDLE_SECONDS: Final = 8 * 3600
-"""How many seconds a task may wait for its rows. This is also the default limit for idle sessions in MySQL."""
+"""The maximum number of seconds for which a task may wait for its rows. This is also the default limit for idle
+sessions in MySQL."""
 
 IDLE_LIMITS: Final = (
     "idle_transaction_timeout",
@@ -68,16 +69,19 @@ a full disk, too little memory; conflicts; a server that is a replica now or soo
 value, a row that fits no partition, a violated CHECK, an error from a trigger; a row that is too large; missing rights."""
 
 TRIED: Final = 1000
-"""How many rows of each task are tried out: inserted into the target before the checkpoint is decided, then rolled back."""
+"""The number of each task's rows that are tried out: inserted into the target before the checkpoint is decided, then
+rolled back."""
 
 TRIAL_SECONDS: Final = 1.0
-"""How many seconds a trial may take, including waits for locks. The result of a longer trial is ignored."""
+"""The maximum number of seconds that a trial may take, including waits for locks. The result of a longer trial is
+ignored."""
 
 REFUSED: Final = frozenset({"ROW_REFUSED", "DATABASE_REFUSED"})
 """If a trial meets one of these conditions, the task fails, because the condition would also stop the commit."""
 
 FOREIGN_KEYS: Final = frozenset({1216, 1217, 1451, 1452})
-"""Error numbers of violated foreign keys. A trial ignores them: the parent may come, or the child go, before the commit."""
+"""Error numbers of violated foreign keys. A trial ignores them, because before the commit the parent row may be added,
+or the child row deleted."""
 
 
 class MysqlSink(TableSink):
@@ -120,7 +124,7 @@ class MysqlSink(TableSink):
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def connect(self) -> Any:
-        """Connect; find out whether the server is MariaDB or in a Galera cluster, and how large a packet may be."""
+        """Connect; find out whether the server is MariaDB or in a Galera cluster, and its maximum packet size."""
         import pymysql
 
         address, limit = self._address, math.ceil(self.commit_seconds) + 10
@@ -221,7 +225,7 @@ class MysqlSink(TableSink):
                 raise RowRefusedError("ROW_REFUSED", owner=NAME, reason=reason)
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
-        """Commit the staged rows, then try out the first of them. If the target refuses them, abort and raise."""
+        """Commit the staged rows, then try out the first of them. If the target rejects them, abort and raise."""
         handle = super().preCommit(transaction)
         try:
             self._try(handle)
@@ -260,7 +264,7 @@ class MysqlSink(TableSink):
             raise self.refusal("the table no longer exists")
 
     def insert(self, cursor: Any, target: Target[Column], staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert the staged rows of one transaction into the target. If rows may delete, only each key's last row counts."""
+        """Insert the staged rows of one transaction into the target. With deletions, use only each key's last row."""
         names, (nonce,) = list(map(self.dialect.quoted, staged.names)), staged.nonces
         source, own = f"{staged.staging} AS s", f"s.barrier_nonce = {literal(nonce)}{more}"
         if staged.deletes:

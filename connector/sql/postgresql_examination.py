@@ -67,7 +67,7 @@ def examine_database(
         if stopping:
             yield warning(
                 "database",
-                f"{target.name} can refuse rows at a commit, after the decision: {', '.join(stopping)}.",
+                f"{target.name} can reject rows at a commit, after the checkpoint is decided: {', '.join(stopping)}.",
                 "Each task tests its first rows. If a commit still fails, correct the table, and start the query again.",
             )
     if ask("SHOW synchronous_standby_names") and not ask(

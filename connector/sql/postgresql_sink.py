@@ -34,7 +34,8 @@ CONNECTION: Final[Mapping[str, str]] = {
 primary. If a server disappears silently, the sink notices within a minute."""
 
 AT_ONCE: Final = 64 << 20
-"""About how many bytes of rows one COPY sends. The limit saves memory, because the encoded rows are also in memory."""
+"""The approximate number of bytes of rows that one COPY sends. The limit saves memory, because the encoded rows are
+also in memory."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
@@ -51,27 +52,29 @@ SETTINGS: Final[Mapping[str, str]] = {
 DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
 """
-"""Turns synchronous_commit on if a role or a database has it off. Otherwise a crash could undo confirmed commits."""
+"""The statement that turns synchronous_commit on if it is off for a role or a database. Otherwise a crash could undo
+confirmed commits."""
 
 RAISED_BY: Final = frozenset({"ExecWithCheckOptions", "exec_stmt_raise"})
-"""The server's functions that raise an error if a policy or a trigger refuses a row. The error can have any SQLSTATE."""
+"""The server's functions that raise an error if a policy or trigger rejects a row. The error can have any SQLSTATE."""
 
 TRIED: Final = 1000
-"""How many of a task's rows are tried out, if the target may refuse rows that its columns allow. A trial inserts rows before
-the checkpoint is decided, and rolls back."""
+"""The number of a task's rows that are tried out, if the target may reject rows that its columns allow. A trial inserts
+rows before the checkpoint is decided, and rolls back."""
 
 LONG: Final = 1000
 """If a row's indexed columns have more bytes than this, the row is tried out: an index accepts at most a third of a page."""
 
 UNDECIDED: Final = frozenset({"23001", "23503", "40P01", "55P03", "57014"})
-"""SQLSTATEs that a trial ignores. Before the commit, a missing parent may come, or a child go. Two trials may wait for each
-other."""
+"""SQLSTATEs that a trial ignores. Before the commit, a missing parent row may be added, or a child row deleted. Two
+trials may wait for each other."""
 
 MOST: Final = 63
-"""The largest number of bytes in a name, without the quotation marks."""
+"""The maximum number of bytes in a name, without the quotation marks."""
 
 ONE_CREATES: Final = "SELECT pg_advisory_xact_lock(hashtextextended('barrier-kafka', 0))"
-"""The lock that makes queries create tables one after the other. With IF NOT EXISTS alone, two could collide in the catalog."""
+"""The lock that makes queries create tables one after the other. With IF NOT EXISTS alone, two queries could collide in
+the catalog."""
 
 SERVER: Final = (
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()"
@@ -95,7 +98,8 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND 
       = (SELECT array_agg(k.attname::text ORDER BY k.attname::text COLLATE "C") FROM pg_attribute k
          WHERE k.attrelid = i.indrelid AND k.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
 """
-"""The query for the collations and operators with which a key's unique index compares. An upsert finds its row with them."""
+"""The query for the collations and operators with which a key's unique index compares. An upsert uses them to find its
+row."""
 
 
 class PostgresqlSink(TableSink):
@@ -163,7 +167,7 @@ class PostgresqlSink(TableSink):
         cursor.execute(DURABLE)
 
     def sqlstate(self, problem: Exception) -> str:
-        """Return psycopg's SQLSTATE. If a policy or a trigger refused the row, return 22000 (a data error) instead."""
+        """Return psycopg's SQLSTATE. If a policy or a trigger rejected the row, return 22000 (a data error) instead."""
         raised_by = getattr(getattr(problem, "diag", None), "source_function", None)
         return "22000" if raised_by in RAISED_BY else super().sqlstate(problem)
 
@@ -226,7 +230,7 @@ class PostgresqlSink(TableSink):
             done += rows.num_rows
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
-        """Try out the rows that the target may refuse, then commit the staged rows."""
+        """Try out the rows that the target may reject, then commit the staged rows."""
         with self.database.reaching():
             target: Any = self.look_up(transaction.cursor)
             if target is not None and transaction.rows:
@@ -306,7 +310,7 @@ class PostgresqlSink(TableSink):
         return taken, cursor.fetchone()[0]
 
     def _delete(self, cursor: Any, target: Any, key: Sequence[str], rows: str) -> None:
-        """Delete the target's rows with the keys of `rows`. Raise if one is still there."""
+        """Delete the target's rows with the keys of `rows`. Raise if any of these rows still exists."""
         equal, quoted = dict(cursor.execute(EQUAL, (target.oid, list(key))).fetchall()), self.dialect.quoted
         blank = {column.name for column in target.columns if column.base == "bpchar" and not column.domain}
         ours = {name: f"s.{quoted(name)}" + ("::bpchar" if name in blank else "") for name in key}  # staged as text

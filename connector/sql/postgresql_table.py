@@ -72,7 +72,8 @@ WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.
 
 
 SHOWN: Final = 20
-"""If a column's name has at most this number of bytes, the check's name contains it. Names have at most 63 bytes."""
+"""If a column's name has at most this number of bytes, the name of its check contains it. Names have at most 63
+bytes."""
 
 ROUNDS: Final = {
     "float4": 'cast it to "float"',
@@ -106,12 +107,12 @@ class Column(dialect.Column):
 
     @property
     def cuts(self) -> bool:
-        """Whether the column silently cuts spaces from a string. If so, the staging table's column is ``text`` with a check."""
+        """True if the column silently cuts spaces from a string. The staging column is then ``text`` with a check."""
         return self.base in ("varchar", "bpchar") and self.modifier > 0
 
     @property
     def one_form(self) -> bool:
-        """Whether equal values are always identical. (For example, the numbers 1.0 and 1.00 are equal, but not identical.)"""
+        """True if equal values are always identical. (For example, 1.0 and 1.00 are equal, but not identical.)"""
         return self.base in ONE_FORM and not self.collation
 
 

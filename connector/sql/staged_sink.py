@@ -4,10 +4,9 @@ A task writes its rows to a staging table, in a database transaction that the ta
 durable, but not in a table that readers query. The sink keeps control tables beside the target. One of them has a row with
 the state of each task's transaction.
 
-One database transaction commits a checkpoint: it locks these rows, moves the staged rows into the target, and sets the state
-to committed.
-An abort locks the same rows and sets the state to aborted. If a commit and an abort overlap, the first to lock a row wins.
-Nothing expires.
+One database transaction commits a checkpoint: it locks these rows, moves the staged rows into the target, and sets the
+state to committed. An abort locks the same rows and sets the state to aborted. If a commit and an abort overlap, the
+first to lock a row wins. A prepared transaction never expires.
 """
 
 from __future__ import annotations
@@ -118,7 +117,8 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     """The end of a SELECT that locks its rows. Set it to an empty string if only one transaction at a time can write."""
 
     at_once: ClassVar[int] = AT_ONCE
-    """How many transactions one locking statement may name. Set it to 1 if the database would lock the whole table for more."""
+    """The maximum number of transactions in one locking statement. Set it to 1 if the database would lock the whole
+    table for more than one transaction."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -195,7 +195,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return name
 
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
-        """Begin a database transaction with the settings that it needs. Default: do nothing: Python's clients begin it.
+        """Begin a database transaction with the settings that it needs. Default: do nothing; Python's clients begin it.
 
         Parameters
         ----------
@@ -437,7 +437,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
     @property
     def commit_seconds(self) -> float:
-        """How many seconds the commit of a checkpoint may take: the option ``commitTimeoutMs``."""
+        """The maximum number of seconds that the commit of a checkpoint may take: the option ``commitTimeoutMs``."""
         return int(self.options.get("commitTimeoutMs", "120000")) / 1000
 
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
@@ -492,7 +492,9 @@ def _outcome(handle: StagedHandle, state: str | None, target: str) -> HandleStat
         return HandleState(Outcome.COMMITTED, evidence="the control table says that the transaction is committed")
     if state != "prepared":
         known = (
-            "the control table says that the transaction is aborted" if state else "the control table has no row for it"
+            "the control table says that the transaction is aborted"
+            if state
+            else "the control table has no row for the transaction"
         )
         return HandleState(Outcome.LOST, evidence=known)
     if handle["target"] != target:

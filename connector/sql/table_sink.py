@@ -90,7 +90,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
     """The scheme in OpenLineage's names, and the database's default port."""
 
     drops: ClassVar[str] = ""
-    """Added to the error about missing rows: why a table may store fewer rows than the sink inserts."""
+    """The reason why a table may store fewer rows than the sink inserts, for the error about missing rows."""
 
     place: str
     """The target's name, as SQL writes it."""
@@ -255,7 +255,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return transaction
 
     def write(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Write the batch to the staging table. Refuse a row that does not say whether it deletes."""
+        """Write the batch to the staging table. Reject a row that does not say whether it is a deletion."""
         flag = flag_of(self.dialect, self.schema, self._deletes)
         if flag is not None and batch.column(flag.name).null_count:
             reason = f"the column {flag.name} (option deleteColumn) is null, but must be true or false"
@@ -267,9 +267,10 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return self.task.staging
 
     def more(self) -> dict[str, Any]:
-        """Return the staged columns with their types, the columns of the key, and whether rows may delete.
+        """Return the staged columns with their types, the columns of the key, and whether rows may be deletions.
 
-        The columns include `DELETES`, so that an older version of this package refuses the handle: no table has this column.
+        The columns include `DELETES`, so that an older version of this package rejects the handle: no table has this
+        column.
         """
         columns = {column.name: column.whole for column in self.task.staged}
         return {"columns": columns, "key": self.task.key, **({"deletes": True} if self.task.deletes else {})}
@@ -364,7 +365,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
 
 
 def is_deleting(more: Mapping[str, Any]) -> bool:
-    """Return whether rows of a handle may delete. `more` is the handle's part with the result of `TableSink.more`."""
+    """Return whether rows of a handle may be deletions. `more` is the result of `TableSink.more` in the handle."""
     return bool(more.get("deletes", False))
 
 

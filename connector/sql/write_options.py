@@ -54,14 +54,15 @@ def _options(owner: str, url: str, dbtable: str, as_table: Callable[[str], str])
                 "upsertKey",
                 (),
                 as_columns,
-                "The columns of a unique index: a new row replaces the row with the same key. By default, rows are appended.",
+                "The columns of a unique index. A new row replaces the table's row with the same key. By default, rows are "
+                "appended.",
             ),
             Option(
                 "deleteColumn",
                 None,
                 as_str,
-                "With upsertKey: a boolean column of the query. If it is true, the row deletes the row with the same key. The "
-                "sink does not write this column.",
+                "With upsertKey: a boolean column of the query. A row in which this column is true deletes the table's row "
+                "with the same key. The sink does not write this column.",
             ),
             Option(
                 "stagingSchema",

@@ -52,8 +52,8 @@ def assess(transaction: OpenOnBrokers, owners: Sequence[Owner], servers: str = "
         return Assessment(
             transaction,
             Verdict.ENDING,
-            f"Its coordinator has accepted {how}, and is writing the markers.",
-            "Wait: that takes milliseconds, unless a partition has no leader.",
+            f"The transaction's coordinator has accepted {how}, and is writing the markers.",
+            "Wait: the coordinator needs only milliseconds, unless a partition has no leader.",
             owner=owner,
             claim=claim,
         )
@@ -83,21 +83,32 @@ def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None, servers
     runs = _runs(owner)
     way = _way(owner)
     if claim is not None and claim.verdict == "lost":
-        reason = f"The query at {owner.location} has declared it lost, and writes its rows again. {runs}"
+        reason = f"The query at {owner.location} has declared this transaction lost, and writes its rows again. {runs}"
         return Assessment(transaction, Verdict.LOST, reason, *way, owner, claim)
     if claim is not None and claim.checkpoint is not None:
-        reason = f"Checkpoint {claim.checkpoint} of the query at {owner.location} has decided it. {runs}"
+        reason = (
+            f"The query at {owner.location} has decided to commit checkpoint {claim.checkpoint}, which contains this "
+            f"transaction. {runs}"
+        )
         return Assessment(transaction, Verdict.DECIDED, reason, *way, owner, claim)
     if claim is not None:
         verdict = Verdict.PREPARED if owner.may_run else Verdict.WAITING
-        reason = f"The query at {owner.location} has prepared it, but no checkpoint has decided it yet. {runs}"
+        reason = (
+            f"The query at {owner.location} has prepared this transaction, but has not decided yet to commit it. {runs}"
+        )
         return Assessment(transaction, verdict, reason, *way, owner, claim)
-    reason = f"Its transactional id belongs to {owner.location}, but the journal there does not name it. {runs}"
+    reason = (
+        f"This transactional id belongs to the query at {owner.location}, but the query's journal does not name this "
+        f"transaction. {runs}"
+    )
     if owner.may_run:
         return Assessment(transaction, Verdict.WRITING, reason, *way, owner)
     if owner.is_done:
         way = (
-            "A task that outlived the query left it open. It is aborted by its timeout, the next start, or this command:",
+            (
+                "A task that outlived the query left this transaction open. The transaction is aborted by its timeout, by the "
+                "query's next start, or by this command:"
+            ),
             _abort(transaction, servers, owner.location),
         )
     return Assessment(transaction, Verdict.LINGERING, reason, *way, owner)
@@ -141,16 +152,19 @@ def _stranger(transaction: OpenOnBrokers, servers: str) -> Assessment:
         return Assessment(
             transaction,
             Verdict.STRANGER,
-            f"{reason} Its id has the form of a 2pc-kafka task, so its rows may belong to a decided checkpoint.",
-            "Pass the checkpointLocation of its query. If the location is lost, wait until the transaction times out.",
+            f"{reason} The transactional id has the form that 2pc-kafka uses, so the transaction's rows may belong to a "
+            "decided checkpoint.",
+            "Pass the checkpointLocation of the transaction's query. If the location is lost, wait until the transaction times "
+            "out.",
         )
     return Assessment(
         transaction,
         Verdict.STRANGER,
         reason,
-        "Only the program that wrote it knows whether it is complete. Without action, it is aborted after its timeout. If the "
-        "program commits at its next start, as Flink's sinks do, start the program. If the program will never run again, abort "
-        "the transaction: this fences its producer, and its rows never become visible.",
+        "Only the program that wrote this transaction knows whether the transaction is complete. If you do nothing, the "
+        "transaction is aborted after its timeout. If the program commits at its next start, as Flink's sinks do, start the "
+        "program. If the program will never run again, abort the transaction: this fences its producer, and its rows never "
+        "become visible.",
         _abort(transaction, servers),
     )
 
@@ -161,19 +175,20 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         return Assessment(
             transaction,
             Verdict.UNKNOWN,
-            f"It is open in {where}. No coordinator knows its producer, or this user is not allowed to DESCRIBE its "
-            "id.",
-            "Ask again as a user who is allowed to DESCRIBE all ids, and pass the locations of all queries that write there.",
+            f"The transaction is open in {where}. No coordinator knows its producer, or this user is not allowed to DESCRIBE "
+            "its transactional id.",
+            "Run the command again as a user who is allowed to DESCRIBE all transactional ids. Pass the locations of all "
+            "queries that write to these partitions.",
         )
     how = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(transaction.state)
     said = (
-        f"Its coordinator reports the producer's last transaction as {how}"
+        f"The coordinator reports the producer's last transaction as {how}"
         if how
-        else "Its coordinator does not know how it ended"
+        else "The coordinator does not know how the transaction ended"
     )
-    reason = f"{said}, but it is open in {where}: the brokers did not write a marker there (KAFKA-20734)."
+    reason = f"{said}, but the transaction is open in {where}: the brokers did not write a marker there (KAFKA-20734)."
     if owner is not None:
-        journal = f"In the journal of {owner.location}, it is {_word(claim)}. {_runs(owner)}"
+        journal = f"In the journal of {owner.location}, this transaction is {_word(claim)}. {_runs(owner)}"
         advice, command = _way(owner)
         if owner.is_done:
             advice, command = "Start the query, which writes the marker. Nothing else ends the transaction.", ""
@@ -182,8 +197,9 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         transaction,
         Verdict.HANGING,
         reason,
-        "It does not end by itself. Only the program that wrote it knows which marker is right, because a producer may have "
-        "written several transactions with this epoch. See docs/transactions.md, Markers that a broker leaves out.",
+        "This transaction does not end by itself. Only the program that wrote the transaction knows which marker is right, "
+        'because a producer may have written several transactions with this epoch. See the section "Markers that a broker '
+        'leaves out" in docs/transactions.md.',
     )
 
 
@@ -191,8 +207,8 @@ def _word(claim: Claim | None) -> str:
     if claim is None:
         return "not prepared"
     if claim.checkpoint is None:
-        return "prepared, not decided"
-    return f"decided by checkpoint {claim.checkpoint}"
+        return "prepared, but not decided"
+    return f"decided in checkpoint {claim.checkpoint}"
 
 
 def _abort(transaction: OpenOnBrokers, servers: str, *locations: str) -> str:

@@ -14,7 +14,7 @@ from transactional.stats import CheckpointHistory, counts, pending, unsettled
 FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
 
 SHOWN_RESTARTS = 3
-"""How many of the newest restarts are shown. A JSON document has all restarts that the journal keeps."""
+"""The number of the newest restarts that are shown. A JSON document has all restarts that the journal keeps."""
 
 
 class QueryState(enum.Enum):
@@ -46,9 +46,9 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
             "A rewind was started and has not finished: run `barrier recover LOCATION` to finish it.",
         )
     if run is None:
-        return QueryState.EMPTY, "The journal has no run."
+        return QueryState.EMPTY, "No run of the query has begun yet."
     if run.ended == EntryKind.STOPPED:
-        return QueryState.STOPPED, "It was stopped gracefully: everything it prepared is committed."
+        return QueryState.STOPPED, "The query was stopped gracefully: everything that it prepared is committed."
     left = (
         "its prepared rows wait for the next start"
         if ledger.undecided() or ledger.unsettled()
@@ -59,17 +59,17 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
         gone = f"the driver's process of run {run.token} is gone; {left}."
         return QueryState.GONE, f"{how}, and {gone}" if how else f"T{gone[1:]}"
     if how:
-        there = "runs" if alive else "can't be seen from here"
+        there = "is still running" if alive else "can't be seen from here"
         return (
             QueryState.ENDED,
-            f"{how}; its driver's process {there}. The query has planned nothing after that run; {left}.",
+            f"{how}; the run's driver process {there}. The query has not begun another run; {left}.",
         )
     if ledger.stopping:
-        return QueryState.STOPPING, "It was asked to stop, and ends after its final checkpoint."
+        return QueryState.STOPPING, "The query was asked to stop, and ends after its final checkpoint."
     if alive is None:
         return (
             QueryState.UNSEEN,
-            f"Its driver is on {run.process.get('host') or 'an unknown host'}, which can't be seen from here.",
+            f"The query's driver is on {run.process.get('host') or 'an unknown host'}, which can't be seen from here.",
         )
     return QueryState.RUNNING, f"The driver's process of run {run.token} is running."
 

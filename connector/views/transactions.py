@@ -69,19 +69,20 @@ def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Seq
         behind = f", and {more} more after it" if more else ""
         yield f"{line}: {first} is open from offset {first.opened[each.partition].start}{behind}."
         if each.partition in groups:
-            yield f"  Consumer groups that have read up to there, and so seem to be stuck: {', '.join(groups[each.partition])}."
+            stuck = ", ".join(groups[each.partition])
+            yield f"  Consumer groups that have read up to offset {each.stable}, and therefore seem to be stuck: {stuck}."
     if len(held) > SHOWN:
         yield f"{len(held) - SHOWN} more partitions are blocked."
 
 
 def columns_of(each: Assessment, now: float) -> dict[str, str]:
-    """Return what is particular to a transaction, by the names of columns."""
+    """Return the facts that differ between transactions with the same verdict, by the names of columns."""
     known = dict(pairs_of(each, now))
     return {name: known.get(name, "-") for name in ("state", "began", "times out", "partitions", "rows")}
 
 
 def alike_of(found: Sequence[Assessment]) -> list[list[Assessment]]:
-    """Group transactions about which the same can be said: verdict, reason, advice and command."""
+    """Group transactions that have the same verdict, reason, advice and command."""
     alike: dict[tuple[str, ...], list[Assessment]] = {}
     for each in found:
         alike.setdefault((each.verdict.name, each.reason, each.advice, each.command), []).append(each)
@@ -98,8 +99,8 @@ def holder_sentences(holders: Sequence[Assessment], now: float) -> Iterator[str]
         yield f"  {first.reason}"
         if first.transaction.ends_ms is not None:
             yield (
-                "  The coordinator aborts a transaction that is still open at its timeout, from "
-                f"{time_text(first.transaction.ends_ms)} on."
+                "  The coordinator aborts each transaction that is still open at its timeout (the first at "
+                f"{time_text(first.transaction.ends_ms)})."
             )
         yield f"  {first.advice}"
         if first.command:

@@ -70,7 +70,7 @@ def test_a_copy_gets_an_identity_and_no_handle_of_the_original(
     assert found.originals == ["p"]
     assert found.known_handles() == []
     assert found.accounted == 0
-    assert "the original commits it" in capsys.readouterr().out
+    assert "the original query commits its rows" in capsys.readouterr().out
 
 
 def test_a_location_without_spark_logs_starts_again_and_says_what_is_doubled(
@@ -277,7 +277,7 @@ def test_adopt_and_resolve_answer_in_one_document(location: Path, capsys: pytest
     status, accepted, said = answer(capsys, "restore", "--as-is", str(location), "--no-claim", "--yes")
     assert (status, accepted["status"], accepted["dropped"], accepted["committed"]) == (0, "done", True, 0)
     assert accepted["suffix"] == ledger(location).identity_suffix
-    assert any("the original commits it" in line for line in accepted["consequences"])
+    assert any("the original query commits its rows" in line for line in accepted["consequences"])
     assert "accepted: start the query" in said
 
 
@@ -347,7 +347,7 @@ def test_a_rewind_that_finds_what_nobody_decided_committed_has_a_way_out(
     (part,) = answer(capsys, "resolve", str(location))[1]["parts"]
     assert (part["checkpoint"], part["batch"], part["partition"]) == (None, 2, 0)
     assert main(["resolve", str(location), "--part", "2/0", "--as", "accept-loss", "--yes"]) == 1
-    assert "no checkpoint has decided this part" in capsys.readouterr().err
+    assert "this part belongs to no decided checkpoint" in capsys.readouterr().err
     assert main(["resolve", str(location), "--part", "2/0", "--as", "accept-duplicates", "--yes"]) == 0
     said = capsys.readouterr().out
     assert "DUPLICATED" in said

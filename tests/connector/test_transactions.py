@@ -155,7 +155,7 @@ def test_what_no_journal_names(shown: OpenOnBrokers, verdict: Verdict, may: bool
 def test_a_producer_whose_id_this_user_may_not_see_is_still_the_journals() -> None:
     found = assess(transaction("", ""), [owner(False, DECIDED)])
     assert (found.claim, found.command) == (DECIDED, STOP)
-    assert "decided by checkpoint 12" in found.reason
+    assert "decided in checkpoint 12" in found.reason
 
 
 def test_a_hanging_transaction_of_a_query_is_ended_by_the_query() -> None:

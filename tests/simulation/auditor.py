@@ -31,12 +31,12 @@ class Auditor:
         for row in rows:
             self.visible[row] += 1
             if self.visible[row] > 1:
-                self.fail(f"row {row} is visible {self.visible[row]} times")
+                self.fail(f"a row is visible more than once: row {row}, {self.visible[row]} times")
             last, written = self._shown.get((row % KEYS, route), (-1, 0))
             if last > row:
-                self.fail(f"row {row} is visible after row {last} of its key")
+                self.fail(f"a row becomes visible after a newer row of the same key: row {row} after row {last}")
             elif written > transaction:
-                self.fail(f"row {row} lies before row {last} of its key")
+                self.fail(f"a row is stored before an older row of the same key: row {row} before row {last}")
             self._shown[row % KEYS, route] = row, transaction
 
     def stopped(self, who: str, error: Exception) -> None:
@@ -47,15 +47,16 @@ class Auditor:
         world.note(f"{who} ended by {condition}: {error}")
         reason = TRUE_IF.get(condition)
         if reason is None:
-            self.fail(f"{who}: nothing that happened can lead to {error!r}")
+            self.fail(f"{type(error).__name__}, which no event of the simulation can cause: {who}: {error!r}")
         elif not any(world.did[what] for what in reason):
-            self.fail(f"{who}: {error!r}, and there was no {' or '.join(reason)}")
+            kind = f"{type(error).__name__}, although none of its possible causes occurred"
+            self.fail(f"{kind}: {who}: {error!r}, and there was no {' or '.join(reason)}")
 
     def restored(self, state: int) -> None:
         """A hook got back the state of the first `state` rows."""
         behind = [row for row, copies in self.visible.items() if copies and row >= state]
         if behind:
-            self.fail(f"a hook got the state of {state} rows, and readers see {behind}")
+            self.fail(f"readers see rows that a restored hook state does not contain: {behind}, after {state} rows")
 
     def again(self, first: int) -> None:
         """From here on a copy writes these rows, and all that follow, once more."""
@@ -68,10 +69,10 @@ class Auditor:
         world = self._world
         missing = [row for row in range(world.query.read) if not self.visible[row]]
         if missing:
-            self.fail(f"rows {missing} of {world.query.read} are missing")
+            self.fail(f"rows are missing: {missing} of {world.query.read}")
         left = world.store.open()
         if left:
-            self.fail(f"transactions {left} are left open")
+            self.fail(f"transactions are still open at the end: {left}")
 
     def fail(self, what: str) -> None:
         """Note the first thing that is wrong."""

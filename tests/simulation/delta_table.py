@@ -108,9 +108,11 @@ class SimulatedDelta:
             elif "add" in action:
                 path = action["add"]["path"]
                 if path in self.added:
-                    self.world.auditor.fail(f"version {version} adds {path} a second time")
+                    self.world.auditor.fail(
+                        f"a table version adds a data file a second time: version {version}, {path}"
+                    )
                 if path not in self.files:
-                    self.world.auditor.fail(f"version {version} adds {path}, which is gone")
+                    self.world.auditor.fail(f"a table version adds a data file that is gone: version {version}, {path}")
                 self.added.add(path)
                 rows += json.loads(self.files.get(path, b"[]"))
         if rows:
@@ -247,7 +249,7 @@ class SimulatedFolder:
 
     def _delete(self, path: str) -> None:
         if path in self._store.added:
-            self._store.world.auditor.fail(f"{path} is deleted, and the table has it")
+            self._store.world.auditor.fail(f"a data file of the table is deleted: {path}")
         self._store.files.pop(path, None)
 
     def names(self, folder: str) -> list[str]:

@@ -255,22 +255,22 @@ PLANTED_IN_MEMORY: Mapping[str, Change] = {
     "rows are committed before the decision": (Decision, "decide", _commits_first),
     "an abort does not check the journal first": (CheckpointCoordinator, "abort", _aborts_first),
     "an abort is not journaled": (CheckpointCoordinator, "abort", _aborts_in_silence),
-    "a commit does not check whose run it is": (
+    "a commit does not check which run wrote its rows": (
         CheckpointCoordinator,
         "_token",
         lambda _: lambda self, *__: newest_run(self._journal.ledger).token,
     ),
-    "an entry replaces the entry with the same number": (SimulatedFiles, "create", _replaces),
-    "the journal is not listed after a create": (Journal, "_check_not_folded", nothing),
+    "a journal entry replaces the entry with the same number": (SimulatedFiles, "create", _replaces),
+    "the journal's files are not listed after an entry is created": (Journal, "_check_not_folded", nothing),
     "a transaction counts as lost without proof": (Settlement, "settle", _proves_nothing),
-    "a sweep aborts known transactions": (RecordingSink, "sweep", _sweeps_all),
+    "a sweep aborts transactions that the journal knows": (RecordingSink, "sweep", _sweeps_all),
     "a prepared micro-batch is written again": (Planning, "plan_tasks", _writes_again),
     "a decision does not check its transactions": (Settlement, "look", lambda _: lambda *_: []),
     "a checkpoint is settled before its commit": (Settlement, "commit", _settled_first),
-    "the answer that a number is taken is trusted": (Journal, "_create", _trusts_taken),
-    "a create without an answer counts as failed": (Journal, "_create", _gives_lost_answers_up),
+    "the answer that an entry's number is taken is not checked": (Journal, "_create", _trusts_taken),
+    "a create request without an answer counts as failed": (Journal, "_create", _gives_lost_answers_up),
     "a snapshot deletes all entries that it covers": (Journal, "fold", _folds_all),
-    "micro-batches after a lost one are committed first": (settlement, "gaps", _no_gaps),
+    "micro-batches after a lost micro-batch are committed": (settlement, "gaps", _no_gaps),
     "micro-batches are committed newest first": (Settlement, "commit", _newest_first),
     "a new driver claims no run": (Claimant, "take", _unclaimed),
     "transactions are never swept": (Session, "sweep", nothing),
@@ -278,19 +278,23 @@ PLANTED_IN_MEMORY: Mapping[str, Change] = {
     "prepared micro-batches are always kept": (Planning, "keep_or_void", nothing),
     "a rewind does not abort prepared transactions": (Rewinder, "_abort_prepared", nothing),
     "every transaction counts as prepared": (RecordingSink, "inspect", _prepared_is_ready),
-    "a claim does not ask whether the query has gone on": (
+    "a claim does not check whether the origin's query has continued": (
         restore,
         "may_move",
         lambda _: lambda *__: lambda ledger: None,
     ),
-    "a claimed journal begins at its first number": (restore, "begins_at", lambda _: lambda *__: 0),
-    "a savepoint holds what came after its checkpoint": (take, "cut", lambda _: lambda ledger, __: ledger.copy()),
+    "the journal of a claimed query begins again at number 0": (restore, "begins_at", lambda _: lambda *__: 0),
+    "a savepoint contains entries that are newer than its checkpoint": (
+        take,
+        "cut",
+        lambda _: lambda ledger, __: ledger.copy(),
+    ),
 }
 
 _ONE_LOOK: Change = (SecondLook, "confirms", lambda _: lambda *_: True)
 
 PLANTED_IN_KAFKA: Mapping[str, Sequence[Change]] = {
-    "a missing marker counts as unknown after one check": (
+    "a transaction counts as unknown if one check finds no marker": (
         _ONE_LOOK,
         (fates, "_BY_ENDING", lambda known: {**known, Ending.NOT_YET: Fate.UNKNOWN}),
     ),
@@ -299,9 +303,11 @@ PLANTED_IN_KAFKA: Mapping[str, Sequence[Change]] = {
         (KafkaConnection, "ask_several", _believes_the_first),
         (TopicInfo, "epoch", lambda _: lambda *_: -1),
     ),
-    "an id is reused while its transaction is prepared": ((transactional_ids, "BUSY", lambda _: frozenset()),),
-    "an invalid state counts as a commit": ((end_txn, "ANSWERS", lambda known: {**known, 48: Answer.ENDED}),),
-    "a broken connection counts as a commit": (
+    "a transactional id is reused while its transaction is prepared": (
+        (transactional_ids, "BUSY", lambda _: frozenset()),
+    ),
+    "the error INVALID_TXN_STATE counts as success": ((end_txn, "ANSWERS", lambda known: {**known, 48: Answer.ENDED}),),
+    "a broken connection counts as success": (
         (
             end_txn,
             "answer_for",
@@ -310,62 +316,66 @@ PLANTED_IN_KAFKA: Mapping[str, Sequence[Change]] = {
     ),
     "an abort ignores that a transaction is committed": ((TransactionEnder, "abort", _aborts_blindly),),
     "hanging transactions are not ended": ((kafka_sink, "end_hanging", lambda _: lambda *_: 0),),
-    "who does not answer holds nobody back": ((PartitionAdmin, "held_back", _believes_silence),),
-    "a run does not initialize its id": ((kafka_sink.KafkaSink, "guardRun", lambda _: lambda *_: {}),),
+    "a partition whose leader does not answer counts as free of open transactions": (
+        (PartitionAdmin, "held_back", _believes_silence),
+    ),
+    "a run does not initialize its transactional id": ((kafka_sink.KafkaSink, "guardRun", lambda _: lambda *_: {}),),
     "two planning processes guard the prefix for one run": ((claim, "whose_run", _takes_without_mark),),
-    "a late request counts as another query's": (
+    "a query's own late request counts as another query's request": (
         (kafka_sink, "_is_marked", lambda real: lambda run, mark, _: real(run, mark, 0)),
     ),
 }
 
 PLANTED_IN_SQL: Mapping[str, Sequence[Change]] = {
-    "a commit locks nothing": ((SimulatedSqlSink, "locking", lambda _: ""),),
+    "a database commit takes no locks": ((SimulatedSqlSink, "locking", lambda _: ""),),
     "a committed transaction is committed again": ((ControlTables, "states", _forgets_commits),),
     "staged rows are not counted before the commit": ((StagedSqlSink, "_gone", lambda _: lambda *_: []),),
-    "what is staged is counted once": ((StagedSqlSink, "_must_be_staged", nothing),),
+    "staged rows are counted only once": ((StagedSqlSink, "_must_be_staged", nothing),),
     "an abort does not change the transaction's state": ((ControlTables, "end", _ends_commits_only),),
     "a sweep aborts transactions that may still be decided": ((StagedSqlSink, "_sweep", _sweeps_everything),),
-    "a lost answer counts as a commit": ((database.Session, "commit", _believes_in_commits),),
+    "a COMMIT whose answer is lost counts as successful": ((database.Session, "commit", _believes_in_commits),),
 }
 
 PLANTED_IN_DELTA: Mapping[str, Sequence[Change]] = {
-    "a commit has no fixed app transaction": ((commits, "_write", _writes_anonymously),),
-    "files of excluded transactions are added": ((delta_sink, "read_past", _knows_no_abort),),
+    "a Delta commit does not use a fixed app transaction": ((commits, "_write", _writes_anonymously),),
+    "data files of excluded transactions are added": ((delta_sink, "read_past", _knows_no_abort),),
     "an abort does not exclude its transactions": ((delta_sink, "exclude", lambda _: lambda *_: None),),
-    "files that were added are added again": ((handles, "added", lambda _: lambda *_: []),),
-    "numbers that an accepted table holds are given again": ((claim.Claimant, "_held", lambda _: lambda *_: 0),),
-    "files are deleted without checking the log": ((delta_log, "_take", lambda _: lambda *_: None),),
-    "a task writes no note of its transaction": ((Notes, "put", nothing),),
+    "data files that the table already has are added again": ((handles, "added", lambda _: lambda *_: []),),
+    "checkpoint numbers that an accepted table contains are used again": (
+        (claim.Claimant, "_held", lambda _: lambda *_: 0),
+    ),
+    "data files are deleted without checking the Delta log": ((delta_log, "_take", lambda _: lambda *_: None),),
+    "a task writes no note about its transaction's files": ((Notes, "put", nothing),),
 }
 
 UNSEEN = frozenset(
     {
         "an abort does not check the journal first",  # what it gives up is written again by a repair
         "an abort is not journaled",
-        "the journal is not listed after a create",
+        "the journal's files are not listed after an entry is created",
         "a transaction counts as lost without proof",
         "a decision does not check its transactions",
-        "the answer that a number is taken is trusted",
+        "the answer that an entry's number is taken is not checked",
         "a snapshot deletes all entries that it covers",
-        "micro-batches after a lost one are committed first",
+        "micro-batches after a lost micro-batch are committed",
         "a new driver claims no run",
         "a rewind does not abort prepared transactions",
         "a prepared micro-batch is written again",  # one run in a thousand shows it
         # Several looks stand behind each of these: no single one is missed.
         "one broker's answer determines the leader",
-        "an invalid state counts as a commit",
-        "a broken connection counts as a commit",
+        "the error INVALID_TXN_STATE counts as success",
+        "a broken connection counts as success",
         "an abort ignores that a transaction is committed",
         "hanging transactions are not ended",
-        "a late request counts as another query's",
+        "a query's own late request counts as another query's request",
         # Shown by hundreds of runs.
-        "what is staged is counted once",
-        "who does not answer holds nobody back",
-        "a commit locks nothing",
-        "a run does not initialize its id",
+        "staged rows are counted only once",
+        "a partition whose leader does not answer counts as free of open transactions",
+        "a database commit takes no locks",
+        "a run does not initialize its transactional id",
         "two planning processes guard the prefix for one run",
         # A commit that was judged before an abort, and comes after it.
-        "files of excluded transactions are added",
+        "data files of excluded transactions are added",
         "an abort does not exclude its transactions",
     }
 )

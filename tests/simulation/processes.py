@@ -199,7 +199,7 @@ class Scheduler:
         """Let processes go on, one after the other, until that holds or nobody is left."""
         while not until():
             if self.steps > MOST_STEPS:
-                raise Stuck("it does not come to an end")
+                raise Stuck("the run never finishes")
             ready = self._ready()
             if not ready:
                 return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -310,5 +309,5 @@ def play(source: int | Sequence[int], setups: Sequence[Setup] = SETUPS, *, trace
 
 
 def violation(broken: str) -> str:
-    """Return the kind of what is broken: the words without who, when and which."""
-    return re.sub(r"[^A-Za-z_]+", " ", re.sub(r"\b[dc]\d+\b|'.*|\".*", "", broken))
+    """Return the kind of what is broken: the text before the first colon, without who, when and which."""
+    return broken.partition(": ")[0]

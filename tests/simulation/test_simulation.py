@@ -27,11 +27,11 @@ SEARCHED = 150  # runs within which a planted bug has to be found; most take a f
 SEARCHED_IN_KAFKA = 20  # a run has more steps
 
 RARE = {
-    "a create without an answer counts as failed": 235,
+    "a create request without an answer counts as failed": 235,
     "planning settles no checkpoint": 470,
-    "a savepoint holds what came after its checkpoint": 235,
-    "a task writes no note of its transaction": 560,
-    "numbers that an accepted table holds are given again": 125,
+    "a savepoint contains entries that are newer than its checkpoint": 235,
+    "a task writes no note about its transaction's files": 560,
+    "checkpoint numbers that an accepted table contains are used again": 125,
 }
 """Bugs that one run in hundreds shows: where the search for them begins, as the schedules of this version are."""
 

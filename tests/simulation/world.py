@@ -463,7 +463,7 @@ class World:
             if all(self._ends_well(begin()) for begin in (*first, self.start, self.command)):
                 break
         else:
-            self.auditor.fail("the query does not come to its end")
+            self.auditor.fail("the query never finishes")
         self.store.well()
         self.auditor.judge()
 

@@ -158,7 +158,7 @@ def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ((), r"run 1 there has not ended"),
+        ((), r"run 1 has not ended there"),
         (((EntryKind.STOPPED, {"run": 1}),), ""),
         (((EntryKind.REWIND_BEGUN, {"checkpoint": 5}),), "a rewind was started"),
         (

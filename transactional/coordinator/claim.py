@@ -31,7 +31,10 @@ class Claimant:
         self._under = under
 
     def take(self) -> tuple[RunRecord, bool]:
-        """Return the newest run if it is this driver's and has the same settings, else a new run; and whether it is new."""
+        """Return the newest run if it is this driver's and has the same settings, else a new run.
+
+        The flag is True for a new run.
+        """
         claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
         if claim is Claim.FENCED and run is not None:
             self._fence_own(run)

@@ -115,7 +115,8 @@ class CheckpointCoordinator:
 
         *Called on the driver, once per micro-batch, in the commit process.*
 
-        For a batch write, `origin` is the streaming query whose batch ids are the versions; `compare` is ``txnCompareRows``.
+        For a batch write, `origin` is the streaming query whose batch ids are the versions; `compare` is the value of
+        ``txnCompareRows``.
         """
         faults.reach("commit.called")
         # C1: load the journal. The run must be the newest.

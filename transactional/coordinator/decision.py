@@ -48,7 +48,7 @@ from transactional.sink import HandleState, publishes_marks, routes_of
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
-"""Pause before a failed decision is tried again, in seconds. It doubles with every try, up to 5 s."""
+"""Pause before a failed decision is tried again, in seconds. The pause doubles with every attempt, up to 5 s."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Decision:
         return {**found, "marked": True} if publishes_marks(self._sink) else found
 
     def _left(self, batch: int) -> dict[str, Any] | None:
-        """Return where the sources that the query no longer has stopped; None if there are none."""
+        """Return the offsets at which the query's removed sources stopped; None if no source was removed."""
         left = self._journal.ledger.left_after(batch - 1)
         return ends_left(self._view.lines, self._view.previous, left) or None
 

@@ -160,8 +160,8 @@ class Session:
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
         """Return the cut-off for a sweep by a run (see `Cutoff`).
 
-        If a transaction is older than the cut-off, a driver commits it only if a decided checkpoint contains it. If `ended`
-        is true, all of the run's own transactions are older, too.
+        If a transaction is older than the cut-off, a driver commits it only if a decided checkpoint contains it. If
+        `ended` is true, all transactions of the run itself also count as older.
         """
         cutoff = self.ledger.cutoff(self.view.queryId, token)
         return replace(cutoff, run=token + 1, batch=0) if ended else cutoff

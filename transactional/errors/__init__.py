@@ -12,8 +12,8 @@
     │   └── SupersededError                a newer run owns the location
     ├── QueryStoppedError                  no failure: the query was stopped on request, and no transaction is open
     ├── ProtocolError                      an unexpected call or message arrived
-    ├── StoreError                         the store refused, and a retry does not help (rights, versions, missing topic)
-    │   ├── RowRefusedError                the store refused a row (too large, wrong type)
+    ├── StoreError                         the store rejected a request; a retry does not help (rights, version, topic)
+    │   ├── RowRefusedError                the store rejected a row (too large, wrong type)
     │   └── StoreUnreachableError          no connection to the store
     ├── RetriableError                     a temporary failure: the next run writes the missing rows
     │   └── StoreReplacedError             the store changed after the run began (a failover): a new run checks it
@@ -148,14 +148,14 @@ class ProtocolError(TwoPhaseCommitError):
 
 
 class StoreError(TwoPhaseCommitError):
-    """The store can't be used, or refused a request: a missing right, topic or table, a wrong version.
+    """The store can't be used, or rejected a request: a missing right, topic or table, a wrong version.
 
     The remedy of the error says whether a restart helps.
     """
 
 
 class RowRefusedError(StoreError):
-    """The store refused a row, for example because it is too large or has an unsupported type."""
+    """The store rejected a row, for example because it is too large or has an unsupported type."""
 
 
 class StoreUnreachableError(StoreError):

@@ -48,7 +48,7 @@ class Condition:
         return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.message + self.remedy))
 
     def text(self, parameters: Mapping[str, Any]) -> str:
-        """Return message and remedy with the parameters filled in. A placeholder without a parameter stays.
+        """Return message and remedy with the parameters filled in. A placeholder without a parameter is left unchanged.
 
         Control characters in parameters are escaped, because other users may have chosen the values. If a parameter ends with
         a period, and the text has one after the placeholder, only one is kept.

@@ -1,7 +1,7 @@
 """Functions that make the journal's files and folders durable, and close them to other users.
 
-The group has access only if it may write to the folder above, so that several users of one group can share a location (setgid,
-umask 007). Other users have no access, because even options without secrets reveal where the data is.
+The group has access only if it may write to the parent folder, so that several users of one group can share a location
+(setgid, umask 007). Other users have no access, because even options without secrets reveal where the data is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _refused: set[str] = set()
 """Folders that the file system can't sync. The warning about a folder is logged only once."""
 
 _durable: set[str] = set()
-"""Folders whose names this process has synced to disk, together with the names of all folders above them."""
+"""Folders whose names this process has synced to disk, together with the names of all of their parent folders."""
 
 
 def sync_folder(folder: str) -> None:
@@ -56,7 +56,7 @@ def sync_file(path: str) -> None:
 
 
 def make_folders(path: str, private: bool = True) -> None:
-    """Create a folder and the missing folders above it, and make the names of all of them durable.
+    """Create a folder and its missing parent folders, and make the names of all of them durable.
 
     An existing folder is synced as well, once per process: another process, such as Spark, may have created it without a sync.
     If `private` is true, other users have no access to the new folders (see `folder_mode`).
@@ -87,12 +87,12 @@ def make_folders(path: str, private: bool = True) -> None:
 
 
 def file_mode(folder: str) -> int:
-    """Return the mode of a new file in a folder: the group gets the rights that it has in the folder, other users get none."""
+    """Return the mode of a new file: the group has the same rights as in the folder, and other users have none."""
     return 0o600 | (os.stat(folder).st_mode & 0o060)
 
 
 def folder_mode(above: str) -> int:
-    """Return the mode of a new folder: the group gets access if it may write to the folder above and other users may not."""
+    """Return the mode of a new folder: the group has access if it, but not other users, may write to the parent."""
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)
 
 

@@ -63,8 +63,8 @@ class Journal:
     def load(self) -> Ledger:
         """Read the entries that are new since the last load, fold them into `ledger`, and return it.
 
-        If the last file that was folded has changed, the folder was deleted or replaced by an older copy. Then everything is
-        read again: the newest snapshot, and the entries after it.
+        If the last file that was folded has changed, the folder was deleted or replaced by an older copy. In that case,
+        everything is read again: the newest snapshot, and the entries after it.
         """
         for _ in range(RELIST):
             ledger = self._load_once()
@@ -155,8 +155,8 @@ class Journal:
     def append(self, fact: Fact, judge: Callable[[Ledger], None], nonce: str = "") -> Entry:
         """Write a fact as the journal's next entry, and return the entry.
 
-        If another process takes the number, load its entry and try the next number. `judge` checks the ledger before each try,
-        and raises if the fact must not be written.
+        If another process takes the number, load its entry and try the next number. `judge` checks the ledger before
+        each attempt, and raises if the fact must not be written.
 
         Raises
         ------
@@ -207,8 +207,8 @@ class Journal:
     def ask(self, due: Callable[[Ledger], Request | None], judge: Callable[[Ledger], None]) -> Ledger:
         """Append a request unless the journal already has it, and return the ledger that includes it.
 
-        `due` returns the request that a ledger still needs, or None. `due` is called again before each try, because another
-        process may have made the same request in the meantime.
+        `due` returns the request that a ledger still needs, or None. `due` is called again before each attempt, because
+        another process may have made the same request in the meantime.
         """
         while (request := due(self.ledger)) is not None:
 
@@ -226,8 +226,9 @@ class Journal:
     def _create(self, entry: Entry, data: bytes) -> bytes | None:
         """Create an entry's file. Return the file's contents if the entry is ours; None if another process took the number.
 
-        If the create fails, or the number is taken, read the file: its nonce shows whose entry it is. A store's client may have
-        repeated a create whose answer was lost. Then the store reports that the number is taken, although the entry is ours.
+        If the create fails, or the number is taken, read the file: its nonce shows whose entry it is. A store's client
+        may have repeated a create whose answer was lost. In that case, the store reports that the number is taken,
+        although the entry is ours.
         """
         name = f"{entry.number}.json"
         failure: Exception | None = None

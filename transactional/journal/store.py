@@ -50,7 +50,7 @@ class LocalJournalStore:
         self._unsure = False  # True if a create failed, and may have left a name that is not durable
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`. ``os.link`` fails if the name exists, whereas a rename would replace the file."""
+        """See `JournalStore.create`. ``os.link`` fails if the name exists, whereas a rename would replace the file."""
         if self._location:
             os.makedirs(self._location, exist_ok=True)
         make_folders(self.folder)
@@ -73,7 +73,7 @@ class LocalJournalStore:
         return created
 
     def names(self) -> list[str]:
-        """See `JournalStore`."""
+        """See `JournalStore.names`."""
         try:
             return os.listdir(self.folder)
         except FileNotFoundError:
@@ -86,7 +86,7 @@ class LocalJournalStore:
         self._unsure = False
 
     def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
+        """See `JournalStore.read`."""
         if self._unsure:
             self._sync()
         try:
@@ -98,7 +98,7 @@ class LocalJournalStore:
             raise torn(name, error) from error
 
     def delete(self, name: str) -> None:
-        """See `JournalStore`."""
+        """See `JournalStore.delete`."""
         try:
             os.unlink(os.path.join(self.folder, name))
         except FileNotFoundError:
@@ -117,19 +117,19 @@ class MemoryJournalStore:
         self.files: dict[str, bytes] = {}
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`."""
+        """See `JournalStore.create`."""
         return self.files.setdefault(name, data) is data
 
     def names(self) -> list[str]:
-        """See `JournalStore`."""
+        """See `JournalStore.names`."""
         return list(self.files)
 
     def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
+        """See `JournalStore.read`."""
         if name not in self.files:
             raise FileNotFoundError(name)
         return self.files[name]
 
     def delete(self, name: str) -> None:
-        """See `JournalStore`."""
+        """See `JournalStore.delete`."""
         self.files.pop(name, None)

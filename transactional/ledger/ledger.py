@@ -27,7 +27,8 @@ from transactional.transaction import Cutoff
 LAST_WRITTEN = 2  # micro-batches
 
 MOST_LIKELY = 1000
-"""The maximum number of partition ids that a plan carries to every task. If there are more, a warm-up saves too little."""
+"""The maximum number of likely partition ids in a plan. If there are more, the plan has none: a warm-up saves too
+little."""
 
 
 @dataclass
@@ -96,13 +97,13 @@ class Ledger:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether the newest run was asked to stop and has not stopped yet. True even if the run has failed in the meantime."""
+        """True if the newest run was asked to stop and has not stopped yet, even if it has failed in the meantime."""
         newest = self.newest_run
         return newest is not None and newest.token == self.stop and newest.ended != EntryKind.STOPPED
 
     @property
     def stopping(self) -> bool:
-        """Whether the newest run was asked to stop, and has not ended in any way."""
+        """True if the newest run was asked to stop, and has not ended in any way."""
         newest = self.newest_run
         return self.stop_asked and newest is not None and not newest.ended
 
@@ -146,12 +147,12 @@ class Ledger:
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
     def left_after(self, batch: int) -> Mapping[str, Any]:
-        """Return where the sources that the query no longer had after a micro-batch stopped; empty without a record."""
+        """Return where removed sources stopped, as recorded with a micro-batch; empty if it has no record."""
         record = self.batches.get(batch)
         return {} if record is None else record.left
 
     def likely(self) -> frozenset[int]:
-        """Return the partition ids that probably get rows in the next micro-batch; none if more than `MOST_LIKELY`."""
+        """Return the partition ids that probably get rows in the next micro-batch; empty if more than `MOST_LIKELY`."""
         both = (
             frozenset(self.wrote[0]).intersection(*self.wrote[1:]) if len(self.wrote) == LAST_WRITTEN else frozenset()
         )

@@ -14,7 +14,10 @@ from transactional.ledger.written import Written
 
 
 def between(begin: int | None, end: int | None) -> int | None:
-    """Return the time from `begin` to `end`: None if either is unknown, 0 if `end` is earlier (two drivers' clocks differ)."""
+    """Return the time from `begin` to `end`; None if either is unknown.
+
+    Return 0 if `end` is earlier, because the clocks of two drivers may differ.
+    """
     return None if begin is None or end is None else max(0, end - begin)
 
 
@@ -101,22 +104,22 @@ class PartRecord:
 
     @property
     def open(self) -> bool:
-        """Whether the last handle has no verdict yet."""
+        """True if the last handle has no verdict yet."""
         return bool(self.handles) and self.verdicts[-1] is None
 
     @property
     def lost(self) -> bool:
-        """Whether the last handle was judged lost, so that the part has to be repaired."""
+        """True if the last handle was judged lost, so that the part has to be repaired."""
         return bool(self.handles) and self.verdicts[-1] == "lost"
 
     @property
     def committed(self) -> bool:
-        """Whether the last handle was judged committed, or accepted (see `accepted`)."""
+        """True if the last handle was judged committed, or accepted (see `accepted`)."""
         return bool(self.handles) and self.verdicts[-1] in ("committed", "accepted")
 
     @property
     def accepted(self) -> bool:
-        """Whether an operator has accepted that the part's rows may be missing. The part then counts as committed."""
+        """True if an operator has accepted that the part's rows may be missing. The part then counts as committed."""
         return bool(self.handles) and self.verdicts[-1] == "accepted"
 
     def copy(self) -> PartRecord:
@@ -178,7 +181,7 @@ class CheckpointRecord:
 
     @property
     def settled(self) -> bool:
-        """Whether all of its rows are visible."""
+        """True if all rows of the checkpoint are visible."""
         return self.state is CheckpointState.SETTLED
 
     def to_json(self) -> dict[str, Any]:
@@ -264,7 +267,7 @@ class Moved:
 
 @dataclass
 class Origin:
-    """The restore with which this journal began."""
+    """The restore that created this journal."""
 
     savepoint: str  # Identifier of the savepoint.
     origin: str  # The location from which the savepoint was taken.

@@ -19,7 +19,8 @@ class CheckpointState(str, enum.Enum):
     SETTLED = "settled"
     """All rows of the checkpoint are visible."""
     DECLINED = "declined"
-    """A hook or the journal's store failed, so the checkpoint was not decided. Its micro-batches wait for the next one."""
+    """A hook or the journal's store failed, so the checkpoint was not decided. Its micro-batches wait for the next
+    checkpoint."""
     ABORTED = "aborted"
     """The checkpoint was aborted before a decision, so its micro-batch is written again."""
     VOID = "void"

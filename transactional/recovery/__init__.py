@@ -1,4 +1,4 @@
-"""The decisions of a planning, as pure functions of the ledger, the query's logs and the store's answers."""
+"""Pure functions that make the decisions of a planning from the ledger, the query's logs and the store's answers."""
 
 from transactional.recovery.account import (
     Claim,

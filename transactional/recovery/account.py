@@ -13,7 +13,7 @@ from transactional.recovery.view import QueryView
 
 
 class Claim(enum.Enum):
-    """How a planning gets its run."""
+    """The possible ways in which a planning gets its run."""
 
     TAKE = "the newest run belongs to this driver: continue it"
     FENCED = "another driver claimed a run after ours: journal `fenced` and stop"
@@ -113,10 +113,11 @@ def _topics(lines: Sequence[SourceLine]) -> frozenset[str]:
 
 
 def check_sources(ledger: Ledger, view: QueryView) -> None:
-    """Check that the ``offsets/`` files of this micro-batch and of the one before are the files that the journal recorded.
+    """Check that the ``offsets/`` files of this micro-batch and the previous one are those that the journal recorded.
 
-    To write such a file, Spark checks that the file does not exist, then renames a temporary file to its name. If a driver is
-    paused in between, it replaces the file of its successor, which may have committed the micro-batch already.
+    To write such a file, Spark checks that the file does not exist, then renames a temporary file to its name. If a
+    driver is paused between these two steps, it later replaces the file of its successor. The successor may already
+    have committed the micro-batch.
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
         if lines:
@@ -166,15 +167,16 @@ def check_schedule(
     targets : Collection[str]
         Ids of the topics that the sink writes to.
     lifetime : float or None
-        How long the store keeps a prepared transaction, in seconds; None for forever.
+        The time for which the store keeps a prepared transaction, in seconds; None if the store keeps it forever.
     replaces : bool
         True if a row replaces the earlier row of its key.
     query : str
-        What the sources must name as their query if they follow barriers and there are several (`Cut.query`).
+        If several sources follow barriers: the query that each of them must name as its own (`Cut.query`).
     previous : Sequence[SourceLine] or None
-        The lines of the micro-batch before. A copy of the query has a new id, which a line has only after the source has moved.
+        The lines of the previous micro-batch. A copy of the query has a new id. A line contains this id only after the
+        source's position has changed.
     planned : bool
-        True if Spark has already planned the micro-batch. Then the message also says how to continue.
+        True if Spark has already planned the micro-batch. In that case, the message also says how to continue.
     """
     _stop_together(lines, previous or (), query)
     if replaces and any(line.is_reordered for line in lines):
@@ -195,7 +197,7 @@ def check_schedule(
 
 
 def _stop_together(lines: Sequence[SourceLine], previous: Sequence[SourceLine], query: str) -> None:
-    """Check that sources which follow barriers agree on cuts, if there are several. Parameters as in `check_schedule`."""
+    """If several sources follow barriers, check that they agree on cuts. Parameters: see `check_schedule`."""
     before = by_name(previous)
     queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
     own = [

@@ -1,8 +1,9 @@
-"""A query whose sources change: it gets or loses a source, or a source gets another name. Pure functions.
+"""Pure functions for a query whose sources change: a source is added, removed or renamed.
 
-If the engine does not know a source's name, the source begins where its options say. If the query no longer has a source, the
-engine forgets it. Nothing is checked: a source with a new name would read its topics again from their beginning, or skip rows.
-So the journal keeps where the lost sources stopped, and a source that reads one of their topics later has to begin there.
+If the engine does not know a source's name, the source begins where its options say. If the query no longer has a
+source, the engine forgets it. The engine checks nothing, so a source with a new name would read its topics again from
+their beginning, or skip rows. Therefore the journal records the offsets at which removed sources stopped. A source that
+reads one of their topics later has to begin at these offsets.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ EARLIEST = -2
 """In ``startingOffsets``: the first offset of a partition."""
 
 Left = Mapping[str, Mapping[str, Any]]
-"""Where lost sources stopped: name → topic → ``{"id": topic id, "ends": {partition: offset}}``.
+"""The offsets at which removed sources stopped: name → topic → ``{"id": topic id, "ends": {partition: offset}}``.
 
 A source whose positions can't be read has no topics.
 """
 
 
 def ends_left(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> dict[str, Any]:
-    """Return where the sources that the query no longer has stopped, after a micro-batch.
+    """Return the offsets at which the sources that were removed up to a micro-batch stopped.
 
-    `left` is the result for the micro-batch before. If a source begins a topic where a lost one stopped (`check_beginnings`),
-    it continues the lost one, which is then no longer in the result.
+    `left` is the result for the previous micro-batch. If a source begins a topic where a removed source stopped
+    (`check_beginnings`), it continues the removed source, which is then no longer in the result.
     """
     lost = _lost(lines, previous, left)
     if not lost:
@@ -43,7 +44,7 @@ def ends_left(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None
 
 
 def check_beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> None:
-    """Check that a source begins a topic where a lost source stopped to read it. For `left`, see `ends_left`."""
+    """Check that each source begins a topic where a removed source stopped reading it. For `left`, see `ends_left`."""
     if previous is None or not any(line.name for line in lines):
         return
     lost, now, before = _lost(lines, previous, left), by_name(lines), by_name(previous)
@@ -52,7 +53,7 @@ def check_beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine]
             "INVALID_OPTION",
             owner="barrier-kafka",
             option="alignOn",
-            value="barrier topics",
+            value="(set)",
             expectation="no value, because sources were added, removed or renamed: a query that follows barriers must keep "
             "its sources. Start the query with the previous sources, or at a new location",
         )
@@ -78,17 +79,18 @@ def check_running(
 ) -> None:
     """Check that the query still has each source whose rows are not committed yet.
 
-    The engine would run a planned micro-batch without the rows of a source that the query no longer has, and never read them.
+    If a source was removed, the engine would run a planned micro-batch without its rows, and would never read these
+    rows.
 
     Parameters
     ----------
     lines, previous : Sequence[SourceLine]
-        The source lines of the micro-batch, and of the one before.
+        The source lines of the micro-batch and of the previous micro-batch.
     running : Collection[str] or None
-        The names of the query's sources, as the program has started it; None if they are not known.
+        The names of the sources with which the program started the query; None if they are not known.
     batch : int
     is_open : bool
-        Whether earlier micro-batches are undecided, or were taken back by a rewind.
+        True if earlier micro-batches are undecided, or were undone by a rewind.
     """
     if running is None or not any(line.name for line in lines):
         return  # without names, the engine itself compares the number of sources
@@ -111,7 +113,7 @@ def _beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | No
 
 
 def _lost(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> dict[str, Any]:
-    """Return `left`, with the sources and topics of the previous micro-batch that this one does not have."""
+    """Return `left`, plus the sources and topics of the previous micro-batch that this micro-batch does not have."""
     now, found = by_name(lines), dict(left)
     for name, line in by_name(previous or ()).items():
         if not line.name:
@@ -125,7 +127,7 @@ def _lost(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, le
 
 
 def _candidates(topic: str, line: SourceLine, lost: Left) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the lost sources that read a topic, and where they stopped. A topic that was created again has other rows."""
+    """Return the removed sources that read a topic with the same id as now, and the offsets at which they stopped."""
     identity = line.topic_ids.get(topic, "")
     return [
         (source, topics[topic])
@@ -135,7 +137,7 @@ def _candidates(topic: str, line: SourceLine, lost: Left) -> list[tuple[str, Map
 
 
 def _stands(line: SourceLine, topic: str, at: Mapping[str, Any]) -> bool:
-    """Return whether a source begins a topic where another one stopped."""
+    """Return whether a source begins a topic at the offsets where another source stopped."""
     begins = line.start.get(topic, {})
     return all(begins.get(number) == offset for number, offset in at["ends"].items())
 

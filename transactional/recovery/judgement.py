@@ -43,7 +43,7 @@ def judge_checkpoint(
 ) -> Judgement:
     """Return the next step for a decided checkpoint.
 
-    It depends on the states of the checkpoint's open parts, and on the number of the current micro-batch.
+    The next step depends on the states of the checkpoint's open parts, and on the number of the current micro-batch.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def gaps(
 ) -> dict[str, int]:
     """Return, for each route, the first lost micro-batch of a decided checkpoint.
 
-    Rows of different routes need no common order.
+    Rows of different routes need not be committed in a common order.
     """
     found: dict[str, int] = {}
     for part in _lost(ledger, checkpoint, states):
@@ -115,7 +115,7 @@ def committed_behind(
 ) -> list[int]:
     """Return the micro-batches of a decided checkpoint that come after the first lost one, but are committed at least in part.
 
-    Commits are in order, so there are none, unless another tool has committed them.
+    Commits are in order, so such micro-batches exist only if another tool has committed them.
     """
     committed = [part for part, state in states if state.outcome is Outcome.COMMITTED]
     committed += [part for part in ledger.parts_of(checkpoint) if part.committed]

@@ -1,4 +1,4 @@
-"""Comparison of a replay's rows with the recorded rows."""
+"""Functions that compare the rows of a replay with the recorded rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _text(part: PartRecord | ExpectedPart | Part) -> str:
 
 
 def check_encodings(messages: Sequence[Acknowledgement], batch: int) -> None:
-    """Check that all tasks of a micro-batch used the digest encoding of this release: a replay is compared in it."""
+    """Check that all tasks used this release's digest encoding, because replays are compared in this encoding."""
     others = other_encodings(part.digest for message in messages for part in message.parts)
     if others:
         reason = (
@@ -37,5 +37,5 @@ def check_encodings(messages: Sequence[Acknowledgement], batch: int) -> None:
 
 
 def mismatch(batch: int, what: str, recorded: object, found: object) -> ReplayMismatchError:
-    """Return the error for a replay that differs from the record. No row of the replay is committed."""
+    """Return the error for a replay whose rows differ from the recorded rows. No row of the replay is committed."""
     return ReplayMismatchError("REPLAY_DIFFERS", batch=batch, what=what, recorded=str(recorded), found=str(found))

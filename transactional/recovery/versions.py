@@ -29,7 +29,7 @@ def check_version(ledger: Ledger, version: int) -> None:
 
 
 def check_origin(ledger: Ledger, origin: str) -> None:
-    """Refuse versions of another streaming query, because it uses the same numbers for other rows.
+    """Reject versions of another streaming query, because it uses the same numbers for other rows.
 
     *Called at the commit, because only the tasks know the query.*
     """
@@ -46,7 +46,7 @@ def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version
 
 
 def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], version: int, compare: bool) -> None:
-    """Check that a repeated write of a version has the rows that were written first. `compare` is ``txnCompareRows``."""
+    """Check that a repeated write of a version has the rows of the first write (`compare`: ``txnCompareRows``)."""
     lost = {part.partition for part in found.parts if part.lost}
     parts = [part.to_json() for message in messages for part in message.parts]
     if any(not message.drained and message.partition not in lost for message in messages):
@@ -104,7 +104,7 @@ def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
 
 
 def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> None:
-    """If the run recorded a topic id, check that a write's rows are in this topic. It may have been created again since."""
+    """If the run recorded a topic id, check that a write's rows are in this topic, not in a re-created one."""
     changed = other_topics(ledger, targets, route)
     if changed:
         raise _other_target(ledger, changed)

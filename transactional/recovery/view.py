@@ -1,4 +1,4 @@
-"""`QueryView`: what the coordinator knows about a query from Spark's own logs."""
+"""`QueryView`: the facts about a query that the coordinator reads from Spark's own logs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Test tools for authors of sinks (public): test classes, a fake clock, and a store in memory with sinks.
 
-Subclass `SinkConformance` in a pytest module; `StoreMatrix` adds tests for wrong stores. `FakeClock` is a clock that your test
-moves. `MemoryTransactions` is a store in memory, and `RecordingSink`, `FailingSink` and `BlockingSink` write to it.
+Subclass `SinkConformance` in a pytest module; `StoreMatrix` adds tests for wrong stores. `FakeClock` is a clock that
+your test moves forward. `MemoryTransactions` is a store in memory, and `RecordingSink`, `FailingSink` and
+`BlockingSink` write to it.
 """
 
 from transactional.testing.clock import FakeClock

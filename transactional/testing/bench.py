@@ -83,7 +83,7 @@ class Bench:
 
     @contextmanager
     def _closing(self, sink: TwoPhaseCommitSink[Any, Any] | None = None) -> Iterator[TwoPhaseCommitSink[Any, Any]]:
-        """Close the sink, by default a new one, at the end of the block."""
+        """Close a sink (by default, a new sink) at the end of the block."""
         sink = sink or self.sink()
         try:
             yield sink
@@ -108,7 +108,7 @@ class Bench:
         return History(self.query, position, binding, **{"known": position, **known})
 
     def refuses(self, history: History) -> bool:
-        """Return whether the sink reports that the store holds more than the history knows."""
+        """Return whether the sink reports that the store holds more than the history contains."""
         with self._closing() as sink:
             try:
                 history_seen(sink, history)
@@ -123,7 +123,7 @@ class Bench:
         return seen, self.claim()
 
     def claim(self, mark: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Claim the prefix for a new run, or plan again in the run of a mark. Return the mark, read back from JSON."""
+        """Claim the prefix for a new run, or plan again in this mark's run. Return the mark, read back from JSON."""
         with self._closing() as sink:
             made: dict[str, Any] = json.loads(json.dumps(dict(guard_run(sink, mark))))
         return made
@@ -148,7 +148,7 @@ class Bench:
         number: int = 0,
         sink: TwoPhaseCommitSink[Any, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a task that prepares these rows, by default in a new sink. Return its handle, after a round trip through JSON."""
+        """Run a task that prepares these rows, by default in a new sink. Return its handle, read back from JSON."""
         batches = [self._suite.batch([each]) for each in numbers]
         return self.prepare_batches(batches, self.context(partition, attempt, number), sink)
 
@@ -248,11 +248,11 @@ class Bench:
             process.kill()
 
     def order(self, process: SinkProcess, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
-        """Send an order to another process, and return its answer."""
+        """Send a command to another process, and return its answer."""
         return process.ask(**self.words(what, *handles))
 
     def words(self, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an order to commit, abort, sweep or connect."""
+        """Return a command to commit, abort, sweep or connect, for `order`."""
         about = {"queryId": self.query, "prefix": self.prefix, "checkpoint": self.checkpoint.id}
         return {"do": what, "handles": [dict(h) for h in handles], **about}
 
@@ -262,7 +262,7 @@ class Bench:
         return lines
 
     def torn(self, handles: Mapping[tuple[int, int], Mapping[str, Any]], before: Sequence[int]) -> str:
-        """Return an error text for a commit that may have been killed; empty if nothing is wrong.
+        """Return an error text about a commit that may have been killed; empty if the commit's effects are correct.
 
         Readers must see all rows of a handle or none of them; if `commitsTogether` is true, all rows of the checkpoint or none.
         The store must not have the checkpoint's id before its rows. `inspect` must report the same state that readers see.
@@ -286,6 +286,6 @@ class Bench:
         return ""
 
     def words_to_prepare(self, numbers: Sequence[int], until: str, partition: int = 0) -> dict[str, Any]:
-        """Return an order to prepare rows, and to stop after the step `until`."""
+        """Return a command to prepare rows, and to stop after the step `until`."""
         rows = base64.b64encode(self._suite.batch(numbers).serialize().to_pybytes()).decode()
         return {"do": "prepare", "until": until, "rows": rows, "context": vars(self.context(partition))}

@@ -74,7 +74,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
     # -- implement these in your test class -------------------------------------------------------------------------
 
     def visible(self, options: Mapping[str, str]) -> Sequence[int]:
-        """Return the number in each row that a reader of committed data sees now; the number of a duplicate twice.
+        """Return the number in each row that a reader of committed data sees now; for a duplicate, return it twice.
 
         Keep the order in which a reader gets the rows of one transaction, if your store has an order (see `ordered`).
         """
@@ -107,7 +107,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
     # -- tests ------------------------------------------------------------------------------------------------------
 
     def test_prepared_rows_are_invisible_until_they_are_committed(self, sink_options: Mapping[str, str]) -> None:
-        """The first phase makes rows durable, but not visible."""
+        """`preCommit` makes rows durable, but readers can't see the rows before `commit`."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1, 2])
         bench.must_see([])
@@ -116,7 +116,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([1, 2])
 
     def test_several_handles_are_committed_by_one_call(self, sink_options: Mapping[str, str]) -> None:
-        """A checkpoint has the handles of several tasks."""
+        """One call of `commit` commits the handles of several tasks."""
         bench = Bench(self, sink_options)
         handles = [bench.prepare([number], partition=number) for number in range(3)]
         bench.must_see([])
@@ -124,7 +124,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([0, 1, 2])
 
     def test_a_commit_can_be_repeated(self, sink_options: Mapping[str, str]) -> None:
-        """Until its checkpoint is settled, the same process or a new one may repeat a commit, even after sweeps."""
+        """Until a checkpoint is settled, the same process or a new one may repeat its commit, even after sweeps."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         sink = bench.sink()
@@ -136,7 +136,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([1])
 
     def test_every_row_of_a_task_becomes_visible_in_order(self, sink_options: Mapping[str, str]) -> None:
-        """The task writes short and long batches, and slices of batches."""
+        """Readers see all rows, in order, after a task writes short and long batches, and slices of batches."""
         bench = Bench(self, sink_options)
         long = [7 * number % 1009 for number in range(1, 1009)]  # each once, shuffled
         batches = [
@@ -177,7 +177,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_be_finished()
 
     def test_another_process_commits(self, sink_options: Mapping[str, str]) -> None:
-        """The other process has only the options and the handle's JSON."""
+        """A process that has only the options and the handle's JSON can commit, more than once."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1, 2, 3])
         with bench.process() as other:
@@ -186,7 +186,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([1, 2, 3])
 
     def test_an_abort_can_be_repeated_and_holds(self, sink_options: Mapping[str, str]) -> None:
-        """An aborted transaction is never committed."""
+        """An abort can be repeated, and an aborted transaction is never committed."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         assert list(bench.sink().abort([handle])) == []
@@ -195,7 +195,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([])
 
     def test_an_abort_after_the_commit_says_so_and_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
-        """Recovery relies on the handles that an abort returns."""
+        """An abort after a commit changes nothing, and returns the committed handles, on which recovery relies."""
         bench = Bench(self, sink_options)
         handle, other = bench.prepare([1]), bench.prepare([2], partition=1)
         bench.commit(handle)
@@ -204,7 +204,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([1])
 
     def test_nothing_to_commit_or_abort_is_no_error(self, sink_options: Mapping[str, str]) -> None:
-        """Checkpoints may be empty, and the first sweep finds an untouched store."""
+        """Calls without handles, and a sweep of an untouched store, do nothing and raise no error."""
         bench = Bench(self, sink_options)
         sink = bench.sink()
         sink.commit([], bench.checkpoint)
@@ -258,7 +258,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([1, 2])
 
     def test_a_late_commit_of_an_aborted_handle_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
-        """The late commit does not change the transaction that replaced the aborted one."""
+        """A late commit of an aborted handle does not change the transaction that replaced the aborted one."""
         bench = Bench(self, sink_options)
         old = bench.prepare([1])
         bench.sink().abort([old])
@@ -273,7 +273,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
     def test_a_late_commit_or_abort_of_a_committed_handle_changes_nothing(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """The next micro-batch has prepared the same partition in the meantime."""
+        """A late commit or abort does not change the transaction that the next micro-batch has prepared."""
         bench = Bench(self, sink_options)
         old = bench.prepare([1])
         bench.commit(old)
@@ -297,7 +297,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_be_finished()
 
     def test_the_transactions_of_another_prefix_are_not_swept(self, sink_options: Mapping[str, str]) -> None:
-        """Two queries may write to one store."""
+        """A sweep does not abort the transactions of another query that writes to the same store."""
         bench = Bench(self, sink_options)
         other = Bench(self, sink_options, prefix=bench.prefix + "-other")
         handle = other.prepare([1])
@@ -306,7 +306,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([1])
 
     def test_a_store_keeps_its_identity(self, sink_options: Mapping[str, str]) -> None:
-        """`identify` returns the same value in every process, before and after a commit. Otherwise a run would be refused."""
+        """`identify` returns the same value in every process, before and after a commit. Otherwise runs would fail."""
         bench = Bench(self, sink_options)
         identity = dict(bench.sink().identify())
         bench.commit(bench.prepare([1]))
@@ -315,7 +315,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
             assert bench.order(other, "identify") == {"ready": identity}
 
     def test_a_transaction_that_is_rolled_back_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """If a task fails, the framework rolls its transaction back."""
+        """A rolled-back transaction leaves no visible row, and does not block the next transaction."""
         bench = Bench(self, sink_options)
         sink = bench.sink()
         transaction = sink.beginTransaction(bench.context())

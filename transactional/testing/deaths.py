@@ -14,7 +14,8 @@ from typing import Any
 from transactional.sink import TwoPhaseCommitSink
 
 VISITS = 2
-"""How often the same line is counted. With 2, processes are killed in both rounds of a loop over two handles."""
+"""The number of times that the same line is counted. With 2, processes are killed in both rounds of a loop over two
+handles."""
 
 
 def lines_until_death(sink: TwoPhaseCommitSink[Any, Any], act: Callable[[], object], line: int | None) -> int | None:
@@ -25,7 +26,7 @@ def lines_until_death(sink: TwoPhaseCommitSink[Any, Any], act: Callable[[], obje
     Returns
     -------
     int or None
-        How many lines the child ran, if `act` returned; None if the child was killed.
+        The number of lines that the child ran, if `act` returned; None if the child was killed.
     """
     read, write = os.pipe()
     child = os.fork()

@@ -20,7 +20,7 @@ class GoldenHandles:
     keyed_by_data: ClassVar[Collection[str]] = ()
 
     def test_handles_of_former_versions_are_understood(self, sink_options: Mapping[str, str]) -> None:
-        """The transactions of these handles no longer exist: `inspect` must return a state for each, and not raise an error."""
+        """`inspect` must return a state for each golden handle, although the handle's transaction no longer exists."""
         suite: Any = self
         bench = Bench(suite, sink_options)
         golden = self._golden()

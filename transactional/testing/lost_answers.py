@@ -24,8 +24,8 @@ class LostAnswers:
     def throughProxy(self, options: Mapping[str, str], forward: Callable[[str, int], int]) -> Mapping[str, str] | None:
         """Return the options, but with the address of a proxy in front of the store.
 
-        By default, return None: then the test of lost answers is skipped. Override it if the sink reaches its store over TCP:
-        many clients send a request again if they get no answer, and such a client may write rows twice. If a store
+        By default, return None, which skips the test of lost answers. Override it if the sink reaches its store over
+        TCP: many clients send a request again if they get no answer, and such a client may write rows twice. If a store
         returns further addresses (brokers, replica sets), its client does not use the proxy for these.
 
         Parameters
@@ -98,7 +98,7 @@ class _Wire:
             self.answers, self._lost = 0, number
 
     def passes(self) -> bool:
-        """Count an answer. Return whether it passes."""
+        """Count an answer. Return False if this answer must be lost."""
         with self._lock:
             self.answers += 1
             return self.answers != self._lost
@@ -127,7 +127,7 @@ class _Wire:
 
 
 class _Connection:
-    """One connection of a client. What the store sends after a request is one answer."""
+    """One connection of a client. All data that the store sends after a request is one answer."""
 
     def __init__(self, wire: _Wire, client: socket.socket) -> None:
         self._wire, self._client = wire, client

@@ -1,4 +1,4 @@
-"""A child process that has a sink, carries out orders, and can be killed."""
+"""A child process that has a sink, runs commands, and can be killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWER_SECONDS = 120.0  # a sink's process imports its clients first; on a loade
 
 
 class SinkProcess:
-    """A child process that builds a sink from its import path and options, carries out your orders, and can be killed.
+    """A child process that builds a sink from its import path and options, runs your commands, and can be killed.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class SinkProcess:
         )
 
     def send(self, **order: Any) -> None:
-        """Send an order without waiting; `answer` returns the answer later."""
+        """Send a command without waiting; `answer` returns the answer later."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for the answer to the order that was sent, and return it."""
+        """Wait for the answer to the command that was sent, and return the answer."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -68,7 +68,7 @@ class SinkProcess:
         return answer
 
     def ask(self, **order: Any) -> dict[str, Any]:
-        """Send an order, wait for its answer, and return it."""
+        """Send a command, wait for its answer, and return the answer."""
         self.send(**order)
         return self.answer()
 
@@ -86,7 +86,7 @@ _begun: list[Any] = []
 
 
 def _obey() -> None:
-    """Run the child of a `SinkProcess`: read orders from stdin, and write answers to stdout."""
+    """Run the child of a `SinkProcess`: read commands from stdin, and write answers to stdout."""
     import pyarrow as pa
 
     answers = os.fdopen(os.dup(1), "w")  # a client's output must not mix with the answers
@@ -110,7 +110,7 @@ def _obey() -> None:
 
 
 def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out one order: prepare (up to the step `until`), commit, die in a commit, abort, sweep, or connect."""
+    """Run one command: prepare (up to the step `until`), commit, die in a commit, abort, sweep, or connect."""
     import pyarrow as pa
 
     if order["do"] == "prepare":

@@ -58,7 +58,7 @@ class SeveralProcesses:
         assert ends == {"commit", "abort"}
 
     def test_a_new_run_fences_the_run_before_it(self, sink_options: Mapping[str, str]) -> None:
-        """A sink that claims its prefix refuses the mark of an older run, but not the mark of the newest one."""
+        """A sink that claims its prefix rejects the mark of an older run, but not the mark of the newest one."""
         suite: Any = self
         if not issubclass(suite.sink_type, GuardsRuns):
             pytest.skip("the sink is not a GuardsRuns")
@@ -72,15 +72,15 @@ class SeveralProcesses:
         new = bench.claim()
         with pytest.raises(FencedError):
             bench.claim(old)
-        assert bench.claim(new), "the newest run must go on after an older one was refused"
-        assert other.claim(beside), "a run of another prefix must go on"
+        assert bench.claim(new), "the newest run must continue after an older run was refused"
+        assert other.claim(beside), "a run of another prefix must continue"
 
     def test_a_process_killed_after_begin_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """The killed process must also leave nothing that blocks the next transaction."""
+        """A process killed after `beginTransaction` leaves no visible row, and does not block the next transaction."""
         self._kill("begin", sink_options)
 
     def test_a_process_killed_after_write_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """The killed process must also leave nothing that blocks the next transaction."""
+        """A process that is killed after `write` leaves no visible row, and does not block the next transaction."""
         self._kill("write", sink_options)
 
     def _kill(self, step: str, sink_options: Mapping[str, str]) -> None:

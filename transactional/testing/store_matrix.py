@@ -40,7 +40,8 @@ DAMAGES = ("older copy", "gone", "replaced", "emptied log", "ahead", "unreachabl
 """The kinds of damage. In ``ahead``, the journal is an older copy, so it lacks a checkpoint that the store holds."""
 
 MOMENTS = ("run begins", "driver lives", "commit", "batch write")
-"""When the damage happens: before a new driver plans, between two micro-batches, before a commit, or before a batch write."""
+"""The moments at which the damage happens: before a new driver plans, between two micro-batches, before a commit, or
+before a batch write."""
 
 
 class StoreMatrix(ClosesSinks):
@@ -54,11 +55,12 @@ class StoreMatrix(ClosesSinks):
     Attributes
     ----------
     cannot : Collection[tuple[str, str]]
-        Pairs (damage, moment) that your sink can't detect: see `DAMAGES` and `MOMENTS`. A further pair, ("older copy", "another
-        prefix"), means an older copy that is found by a query with a new prefix. The tests assert that the query continues
-        in these cases. List the cases in your docs.
+        Pairs (damage, moment) that your sink can't detect: see `DAMAGES` and `MOMENTS`. A further pair, ("older copy",
+        "another prefix"), means an older copy that a query with a new prefix finds. The tests assert that the query
+        continues in these cases. List the cases in your docs.
     comesBack : bool
-        True if `putBack` can restore the store after `remove` and after `replace`. Then the query must continue.
+        True if `putBack` can restore the store after `remove` and after `replace`. In that case, the query must
+        continue.
     """
 
     cannot: ClassVar[Collection[tuple[str, str]]] = ()
@@ -85,14 +87,15 @@ class StoreMatrix(ClosesSinks):
     def emptyLog(self, options: Mapping[str, str]) -> bool:
         """Empty the log entry of the store's newest commit, as a power failure might do, and return True.
 
-        By default, return False, for a store that keeps no log file per commit: then the tests of this damage are skipped.
+        By default, return False, for a store that keeps no log file per commit. The tests of this damage are then
+        skipped.
         """
         return False
 
     def unreachable(self, options: Mapping[str, str]) -> Mapping[str, str] | None:
         """Return options that address a store that does not answer.
 
-        By default, return None: then the tests of this damage are skipped.
+        By default, return None, which skips the tests of this damage.
         """
         return None
 
@@ -188,7 +191,7 @@ class StoreMatrix(ClosesSinks):
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
     def test_a_sink_notices_that_its_store_is_gone_and_creates_none(self, sink_options: Mapping[str, str]) -> None:
-        """`isThere` returns the right answer and changes nothing. The test is skipped if the sink does not override it."""
+        """`isThere` returns the correct result and changes nothing. Skipped if the sink does not override it."""
         suite: Any = self
         if suite.sink_type.isThere is TwoPhaseCommitSink.isThere:
             pytest.skip("the sink does not override isThere")
@@ -203,7 +206,7 @@ class StoreMatrix(ClosesSinks):
             assert query.is_there()
 
     def _damage(self, query: _Query, damage: str, older: Any, known: _Store) -> bool:
-        """Cause the damage. Return False if the suite can't cause it."""
+        """Damage the store. Return False if the suite can't cause this kind of damage."""
         if damage == "older copy":
             self.putBack(query.options, older)
         elif damage == "gone":

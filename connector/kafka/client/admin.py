@@ -1,4 +1,4 @@
-"""Administrative requests about transactions: coordinators, states, producer ids. `cluster_admin` has those about topics."""
+"""Administrative requests about transactions: coordinators, states, producer ids. See `cluster_admin` for topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transactional.clock import Clock
 from transactional.errors import OptionError, StoreError
 
 DESCRIBE_BATCH = 1000
-"""The largest number of transactional ids in one DescribeTransactions request. 200 ids take 13 ms."""
+"""The maximum number of transactional ids in one DescribeTransactions request. 200 ids take 13 ms."""
 
 TRANSACTION_LOG = "__transaction_state"
 
@@ -52,7 +52,7 @@ class Description:
 
     @property
     def ending(self) -> bool:
-        """Whether the coordinator has decided to commit or abort the transaction, and is still writing its markers."""
+        """True if the coordinator has decided to commit or abort the transaction, and is still writing its markers."""
         return self.state.startswith("Prepare")
 
 

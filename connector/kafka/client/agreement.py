@@ -18,7 +18,7 @@ ENOUGH: Final = 2
 """The number of brokers that must answer before a topic counts as deleted or created again; one if there is only one broker."""
 
 ASKED_AT_MOST: Final = 5
-"""The largest number of brokers that are asked."""
+"""The maximum number of brokers that are asked."""
 
 
 @dataclass(frozen=True)

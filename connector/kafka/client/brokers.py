@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 REACH_SECONDS: Final = 20.0
-"""How long to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the other 10 s."""
+"""The maximum time to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the
+other 10 s."""
 
 GROUP_SECONDS: Final = 5.0
 GROUP_PAUSE_SECONDS: Final = 0.1
-"""Time limit of `check_group`, and the pause between its tries. The first request about any consumer group makes the brokers
-create the topic for all groups' offsets."""
+"""Time limit of `check_group`, and the pause between its attempts. The first request about any consumer group makes the
+brokers create the topic for all groups' offsets."""
 
 _LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"})
 _FATAL: Final = _LOGIN | {"_SSL", "TOPIC_AUTHORIZATION_FAILED"}
-"""Connection errors that would occur again on every try."""
+"""Connection errors that would occur again on every attempt."""
 
 _NO_TOPIC: Final = "__consumer_offsets"
 """The topic that `check_brokers` asks for. A metadata request without a topic would list every topic of the cluster."""

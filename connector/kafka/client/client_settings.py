@@ -1,8 +1,8 @@
 """Translate Java's names of client settings, as users of ``format("kafka")`` write them, into librdkafka's names.
 
-The table `JAVA_SETTINGS` says what happens to a name: it is renamed (and its unit converted), ignored with a reason, or refused
-with advice. Names that mean the same in both clients are not in the table. They are passed on unchanged, and librdkafka refuses
-names that it does not know.
+The table `JAVA_SETTINGS` says what happens to a name: it is renamed (and its unit converted), ignored with a reason, or
+rejected with advice. Names that mean the same in both clients are not in the table. They are passed on unchanged, and
+librdkafka rejects names that it does not know.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class ClusterAdmin(KafkaConnection):
         """Return the end offset of each partition, and its leader's epoch.
 
         The end offset is the high watermark or, with `committed`, the last stable offset. Each request carries the leader's
-        epoch, so that a replaced leader refuses the request and does not answer from an outdated log.
+        epoch, so that a replaced leader rejects the request and does not answer from an outdated log.
         """
         left = set(partitions)
         known = dict(topics)

@@ -26,16 +26,16 @@ BOOTSTRAP: Final = "bootstrap.servers"
 
 SOURCE_FORBIDDEN: Mapping[str, str] = {
     "auto.offset.reset": "set startingOffsets; later runs continue from the checkpoint.",
-    "enable.auto.commit": "positions live in Spark's checkpoint; group offsets are committed after each checkpoint.",
-    "auto.commit.interval.ms": "positions live in Spark's checkpoint.",
-    "enable.auto.offset.store": "positions live in Spark's checkpoint.",
+    "enable.auto.commit": "positions are stored in Spark's checkpoint; group offsets are committed after each checkpoint.",
+    "auto.commit.interval.ms": "positions are stored in Spark's checkpoint.",
+    "enable.auto.offset.store": "positions are stored in Spark's checkpoint.",
     "enable.partition.eof": "the source sets it to find the end of a range.",
     "group.instance.id": "the source assigns partitions itself and joins no group.",
     "group.protocol": "the source assigns partitions itself and joins no group.",
     "partition.assignment.strategy": "the source assigns partitions itself and joins no group.",
     "transactional.id": "a source writes nothing.",
 }
-"""Keys (without ``kafka.``) that the source refuses → what to do instead."""
+"""Keys (without ``kafka.``) that the source rejects → what to do instead."""
 
 SINK_FORBIDDEN: Mapping[str, str] = {
     "transactional.id": "set transactionalIdPrefix; the sink makes each task's transactional id from it.",
@@ -46,7 +46,7 @@ SINK_FORBIDDEN: Mapping[str, str] = {
     "message.timeout.ms": "the sink derives it from kafka.transaction.timeout.ms.",
     "delivery.timeout.ms": "the sink derives it from kafka.transaction.timeout.ms.",
 }
-"""Keys (without ``kafka.``) that the sink refuses → what to do instead."""
+"""Keys (without ``kafka.``) that the sink rejects → what to do instead."""
 
 _FIXED: Mapping[str, tuple[frozenset[str], str]] = {
     "enable.idempotence": (frozenset({"true"}), "transactions need true, which is the default."),
@@ -81,7 +81,7 @@ class ClientConfig:
 
     @property
     def is_secured(self) -> bool:
-        """Whether the clients log in or encrypt their connections."""
+        """True if the clients log in or encrypt their connections."""
         return self.settings.get("security.protocol", "PLAINTEXT") != "PLAINTEXT"
 
     def with_setting(self, key: str, value: str) -> ClientConfig:
@@ -124,9 +124,9 @@ class ClientConfig:
     def warn_of_shown(self) -> None:
         """Warn about each option that may hold a secret and that Spark does not hide in query plans (``DataFrame.explain``).
 
-        *Called on the driver, once per load of the source.* A sink's options need no warning: Spark 4.2 shows them neither in
-        plans nor in the UI or the event log. ``ssl.key.pem`` needs none either: `check_security` refuses a key that is not
-        encrypted.
+        *Called on the driver, once per load of the source.* A sink's options need no warning: Spark 4.2 shows them
+        neither in plans nor in the UI or the event log. ``ssl.key.pem`` needs none either: `check_security` rejects a
+        key that is not encrypted.
         """
         for key, value in self.settings.items():
             if value and hides_value(key) and not _SPARK_HIDES.search(key) and key != "ssl.key.pem":
@@ -137,7 +137,7 @@ class ClientConfig:
                 )
 
     def refused(self, problem: Exception) -> TwoPhaseCommitError:
-        """Return the error for settings that the client refuses, with the option's name as the user wrote it."""
+        """Return the error for settings that the client rejects, with the option's name as the user wrote it."""
         detail = problem.args[0] if problem.args else problem
         reason = self.scrub(detail.str() if hasattr(detail, "str") else str(detail)).strip().rstrip(".")
         if hasattr(detail, "name") and detail.name() == "_CRIT_SYS_RESOURCE":

@@ -21,25 +21,27 @@ from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import RetriableError, StoreError, StoreUnreachableError
 
 CONNECT_SECONDS: Final = 20.0
-"""How long to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the other 10 s."""
+"""The maximum time to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the
+other 10 s."""
 
 REQUEST_SECONDS: Final = 30.0
 """Time limit of one request, including retries while a coordinator or leader moves. A failover takes a few seconds."""
 
 REASON_SECONDS: Final = 5.0
-"""How long to search for the reason why a request timed out."""
+"""The maximum time to search for the reason why a request timed out."""
 
 OPINION_SECONDS: Final = 10.0
-"""How long to wait for two brokers' answers, including the time to connect. If two answer, a paused broker costs no time."""
+"""The maximum time to wait for two brokers' answers, including the time to connect. If two answer, a paused broker
+costs no time."""
 
 ENOUGH: Final = 2
 """The number of brokers that must answer before their answers count as evidence; one, if there is only one broker."""
 
 ASKED_AT_MOST: Final = 3
-"""The largest number of brokers that get the same request. The first `ENOUGH` answers count."""
+"""The maximum number of brokers that get the same request. The first `ENOUGH` answers count."""
 
 IN_FLIGHT: Final = 200
-"""The largest number of requests in flight on one connection. kafka-python refuses further requests and does not queue them."""
+"""The maximum number of requests in flight on one connection. kafka-python rejects further requests."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
 """Pauses between retries double from the first to the longest. Markers are usually written within 20 ms."""
@@ -241,7 +243,7 @@ class KafkaConnection:
             check_brokers(self.config, Deadline(REASON_SECONDS))
         except StoreUnreachableError as problem:
             reason = f"; no broker can be used: {problem.parameters['reason']}"
-        return RetriableError("KAFKA_TIMEOUT", reason=f"timed out waiting for {what}{reason}", what=what)
+        return RetriableError("KAFKA_TIMEOUT", reason=f"the client was waiting for {what}{reason}", what=what)
 
     def pass_over(self, problem: Exception) -> None:
         """Ignore an error of a broken or busy connection; raise every other error."""

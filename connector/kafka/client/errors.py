@@ -43,11 +43,11 @@ def unreachable_brokers(name: str, servers: str, reason: str) -> StoreUnreachabl
 
 
 class MissingRightError(StoreError):
-    """The user lacks a right."""
+    """The user lacks the right to do an operation."""
 
 
 def missing_right(operation: str, resource: str) -> MissingRightError:
-    """Return the error for a user who lacks a right."""
+    """Return the error for a user who lacks the right to do an operation."""
     return MissingRightError("MISSING_RIGHT", operation=operation, resource=resource)
 
 

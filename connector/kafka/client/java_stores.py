@@ -1,4 +1,4 @@
-"""Java's key stores and trust stores: PEM stores are translated; others are refused, with the commands that export them."""
+"""Java's key stores and trust stores: PEM stores are translated; others are rejected, with commands to export them."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from connector.kafka.client.config import ClientConfig
 from transactional.clock import Clock, Deadline, SystemClock
 
 IDLE_SECONDS: Final = 10.0
-"""How long an idle admin waits for the next call before it is closed. If it stayed open, its thread would look for brokers as
-long as the process lives, and log whenever they are down."""
+"""The time for which an idle admin waits for the next call before it is closed. If the admin stayed open, its thread
+would look for brokers as long as the process lives, and log whenever they are down."""
 
 LIFE_SECONDS: Final = 60.0
 """The longest time for which an admin is reused. Brokers' settings and addresses can change while queries run."""

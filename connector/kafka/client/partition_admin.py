@@ -38,8 +38,8 @@ K = TypeVar("K")
 ResultT = TypeVar("ResultT")
 
 FRESH_SECONDS: Final = 0.2
-"""How long two brokers' view of a topic's leaders is reused. One commit of a checkpoint needs it several times in a row. A
-second look (`SECOND_LOOK_SECONDS` later) asks the brokers again."""
+"""The time for which two brokers' view of a topic's leaders is reused. One commit of a checkpoint needs this view
+several times in a row. A second look (`SECOND_LOOK_SECONDS` later) asks the brokers again."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class StableEnd:
-    """A leader's answer about a `Witness`: do the rows before it still exist, and have their transactions ended?."""
+    """A leader's answer about a `Witness`: whether the rows before it still exist, and are committed or aborted."""
 
     # Why the leader can't answer; empty if it can. If it can't, ignore `stable`, `cut_at` and `aborted`.
     gone: str = ""
@@ -235,7 +235,7 @@ class PartitionAdmin:
         return self._infos({partition.topic for partition in partitions}, partitions)
 
     def _infos(self, names: Collection[str], awaited: Collection[Partition]) -> dict[str, TopicInfo]:
-        """Return descriptions of topics, as `KafkaAdmin.topics` does, or as it has just done."""
+        """Return descriptions of topics from `KafkaAdmin.topics`, or from its last call if that was just now."""
         now = self._admin.clock.monotonic()
         fresh = {name: info for name, (info, at) in self._seen.items() if name in names and now - at <= FRESH_SECONDS}
         if len(fresh) == len(names) and all(fresh[each.topic].leaders.get(each.number, -1) >= 0 for each in awaited):

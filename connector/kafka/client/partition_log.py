@@ -50,7 +50,7 @@ class Witness:
 
 
 class Ending(enum.Enum):
-    """How a transaction ended, according to a partition's log."""
+    """The outcome of a transaction, according to a partition's log."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -60,7 +60,7 @@ class Ending(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a transaction ended, and the evidence for it."""
+    """The outcome of a transaction, and the evidence for this outcome."""
 
     ending: Ending
     evidence: str

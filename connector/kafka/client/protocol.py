@@ -14,7 +14,7 @@ NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True)
 class Needed:
-    """A request that is needed."""
+    """A request that brokers must support."""
 
     name: str
     key: int  # Its number in the protocol.
@@ -37,17 +37,17 @@ EXACTLY_ONCE: Final = (
     Needed("DescribeTransactions", 65, 0, "to see the state of a transaction"),
     Needed("ListTransactions", 66, 0, "to find the transactions of older runs"),
 )
-"""What an exactly-once sink needs. Kafka has all of it since release 3.0. With a lower version the sink would not notice some
-losses: the fields that show them are left out."""
+"""The requests that an exactly-once sink needs. Kafka has supported all of them since release 3.0. With lower versions
+of these requests, the sink would miss some losses, because the fields that show the losses are left out."""
 
 
 def check_protocol(connection: KafkaConnection, bootstrap_servers: str) -> None:
-    """Check that a broker supports the requests of an exactly-once sink. Nothing is sent: the client knows a broker's versions.
+    """Check that a broker supports the requests of an exactly-once sink. Nothing is sent.
 
     Raises
     ------
     StoreError
-        ``KAFKA_REFUSED``: some are not supported. The error names each of them.
+        ``KAFKA_REFUSED``: some requests are not supported. The error names each of them.
     """
     supported = connection.supported_versions()
     missing = [each for each in EXACTLY_ONCE if supported.get(each.key, (0, -1))[1] < each.version]

@@ -1,6 +1,6 @@
 """Security: the ``kafka.*`` settings that both client libraries must understand in the same way.
 
-Settings that only one library supports are refused by name, before the first row.
+Settings that only one library supports are rejected by name, before the first row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BOOLEANS: Final[Mapping[str, str]] = {
 _FILES: Final = ("ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 
 Invalid = Callable[[str, str, str], OptionError]
-"""Returns the error for a setting. Arguments: its key, its value, and the expected form."""
+"""A function that returns the error for a setting. Arguments: its key, its value, and the expected form."""
 
 
 class Secret(str):

@@ -17,7 +17,7 @@ HANDSHAKE_SECONDS: Final = 5.0
 """Time limit of an extra handshake that finds out why librdkafka's own handshake failed."""
 
 LISTEN_SECONDS: Final = 0.5
-"""How long to wait for data that a broker sends right after the handshake."""
+"""The time to wait for data that a broker sends right after the handshake."""
 
 _NAMES: Final = (
     "kafka.bootstrap.servers and the brokers' advertised.listeners must use names that the brokers' certificates contain; "

@@ -24,8 +24,8 @@ REQUEST_SECONDS: Final = 8.0
 """Time limit of one request to the token endpoint, because librdkafka waits only 10 s for its first token."""
 
 REUSED_PART: Final = 0.7
-"""A token is reused for this part of its lifetime. After 0.8 of the lifetime, librdkafka asks for a new token, and must not get
-the old one."""
+"""The fraction of its lifetime for which a token is reused. After 0.8 of the lifetime, librdkafka asks for a new token,
+and must not get the old one."""
 
 UNKNOWN_LIFE_SECONDS: Final = 300.0
 """The assumed lifetime of a token if neither the endpoint nor the token says when it expires."""

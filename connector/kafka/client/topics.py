@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from connector.kafka.client.errors import missing_right
 
 SHOWN: Final = 10
-"""The largest number of partitions that an error names; a topic may have thousands."""
+"""The maximum number of partitions that an error names; a topic may have thousands."""
 
 TOPIC_FORM: Final = "at most 249 letters, digits, '.', '_' and '-'"
 """The form of a valid topic name, for messages."""
@@ -24,7 +24,7 @@ _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 UNKNOWN_EPOCH: Final = -1
-"""Stands for a leader epoch that no broker reported. It is never compared with other epochs."""
+"""The value for a leader epoch that no broker reported. It is never compared with other epochs."""
 
 
 class Partition(NamedTuple):
@@ -60,7 +60,7 @@ class TopicInfo:
         return None if self.operations is None else OPERATIONS[operation] in self.operations
 
     def check_rights(self, topic: str, *operations: str) -> None:
-        """Raise `MissingRightError` if the brokers refuse this user any of these operations."""
+        """Raise `MissingRightError` if the brokers deny this user any of these operations."""
         for operation in operations:
             if self.allows(operation) is False:
                 raise missing_right(operation, f"topic {topic}")

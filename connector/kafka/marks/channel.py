@@ -39,7 +39,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Followed:
-    """A mark that a query has not passed yet. The mark's offsets are parsed only when needed: there may be thousands."""
+    """A mark that a query has not passed yet. Its offsets are parsed only when needed: there may be thousands."""
 
     topic: str  # The barrier topic.
     offset: int  # The offset of the mark's record in the barrier topic.
@@ -119,8 +119,9 @@ class Channel:
         The topics that the source reads, if other sources of the query read the others. By default, it reads all. With `reads`,
         no mark is skipped, because another source may begin there.
     tail : bool
-        Whether the caller needs only the newest marks, to find the newest cut. Then a mark that does not follow the previous
-        mark raises no ``MARKS_DISAGREE``: the channel drops the earlier marks, and begins again with this mark.
+        Whether the caller needs only the newest marks, to find the newest cut. In that case, a mark that does not
+        follow the previous mark raises no ``MARKS_DISAGREE``: the channel drops the earlier marks, and begins again
+        with this mark.
 
     Attributes
     ----------
@@ -198,7 +199,9 @@ class Channel:
     def _check_repeated(self, new: CheckpointMark, newest: Passed) -> None:
         if self._seen and min(self._seen) < new.checkpoint and self._seen.get(new.checkpoint) != new.after:
             raise disagree(
-                self.topic, f"checkpoint {new.checkpoint} of {new.query} comes after checkpoint {newest.checkpoint}"
+                self.topic,
+                f"the mark of checkpoint {new.checkpoint} of {new.query} comes after the mark of checkpoint "
+                f"{newest.checkpoint}",
             )
 
     def _is_here(self, mark: Mark) -> bool:
@@ -236,7 +239,7 @@ class Channel:
         return None
 
     def pass_to(self, at: Passed) -> bool:
-        """Make a mark in `ahead` the last passed mark. Return False if it is not in `ahead`: read the channel again then."""
+        """Make a mark in `ahead` the last passed mark. If it is not there, return False: read the channel again."""
         if self.at == at:
             return True
         for index, followed in enumerate(self.ahead):

@@ -1,7 +1,8 @@
-"""Find cuts. Pure. A cut has one mark of each channel; marks with a common origin contain the same barrier of that origin.
+"""Pure functions that find cuts: sets that contain one mark of each channel, and whose marks agree on barriers.
 
-In a channel, later marks never contain older barriers. So if you have two cuts and take the later of the two marks of each
-channel, you get a cut again. The same holds for the earlier marks. So there is a newest cut, and a first cut after each mark.
+In a cut, marks with a common origin contain the same barrier of that origin. In a channel, later marks never contain
+older barriers. So if you have two cuts and take the later of the two marks of each channel, you get a cut again. The
+same holds for the earlier marks. So there is a newest cut, and a first cut after each mark.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ COPY, BY_ROW = 0x2, 0x8
 """Flags of a batch call: copy the bytes before the call returns; each message names its partition."""
 PURGE_QUEUE, PURGE_IN_FLIGHT, PURGE_NO_WAIT = 0x1, 0x2, 0x4
 TOPIC_SECONDS: Final = 30.0
-"""How long rows wait for a topic that no broker knows; the default of librdkafka's ``topic.metadata.propagation.max.ms``."""
+"""The time for which rows wait for a topic that no broker knows: the default of librdkafka's
+``topic.metadata.propagation.max.ms``."""
 
 PAUSE_SECONDS: Final = 0.1
 
@@ -98,7 +99,7 @@ class ArrowProducer:
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def produce(self, topic: str, rows: np.ndarray[Any, Any], by_row: bool = False) -> int:
-        """Queue rows, and return how many were accepted. Refused rows have an error code in the field ``err``.
+        """Queue rows, and return how many were accepted. Rejected rows have an error code in the field ``err``.
 
         With `by_row`, each row names its own partition.
         """

@@ -22,7 +22,7 @@ MESSAGE: Final = np.dtype(
 """The numpy type of an array of `library.Message`."""
 
 _NOTHING: Final = np.zeros(8, np.uint8)
-"""Gives empty values an address. The address 0 would mean null."""
+"""A buffer that gives empty values an address, because the address 0 would mean null."""
 
 
 def spans(column: pa.Array) -> tuple[Array, Array, pa.Array]:

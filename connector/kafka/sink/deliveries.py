@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from connector.kafka.native.producer import ArrowProducer
 
 FLUSH_SECONDS: Final = 0.05
-"""How long the sink first waits for deliveries at the end of its rows. A small micro-batch needs no more."""
+"""The time for which the sink first waits for deliveries after its last row. A small micro-batch needs no longer
+wait."""
 
 PUSH_SECONDS: Final = 0.002
-"""How long the flush after a delivery lasts: enough for librdkafka's threads to notice it."""
+"""The duration of the flush after a delivery: long enough for librdkafka's threads to notice the flush."""
 
 LONG_PUSH_SECONDS: Final = 0.01
-"""The same if nothing was delivered for a while: perhaps the machine is busy, and they did not notice it."""
+"""The duration of the flush if nothing was delivered for a while. Perhaps the machine is busy, and librdkafka's threads
+did not notice the shorter flush."""
 
 STEP_SECONDS: Final = 0.002
 LONGEST_STEP_SECONDS: Final = 0.064
-"""How often the sink looks whether rows were delivered: first and last. Each time, it waits twice as long."""
+"""The first and the longest interval at which the sink checks whether rows were delivered. The interval doubles each
+time."""
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
@@ -64,7 +67,7 @@ class Deliveries:
 
 
 def write_error(error: KafkaError, topic: str | None, partition: int | None, size: int) -> TwoPhaseCommitError:
-    """Return the error for a row, or for a call of the producer, that librdkafka refused."""
+    """Return the error for a row, or for a call of the producer, that librdkafka rejected."""
     name, at = error.name(), f"{topic} [{'partition not chosen yet' if partition in (None, -1) else partition}]"
     reason = f"{name}, {error.str()}"
     parameters: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size, "target": at}
@@ -133,7 +136,7 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
 
 
 def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
-    """Wait until every queued row is delivered, and return 0. If the deadline passes first, return how many are not."""
+    """Wait until every queued row is delivered, and return 0. If the deadline passes first, return the number left."""
     serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
     deliveries.check()
     return wait_for(producer, deliveries, lambda waiting: not waiting, deadline)
@@ -147,12 +150,12 @@ def wait_for(
 ) -> int:
     """Wait until enough rows are delivered, or the deadline passes. Return how many rows are not delivered.
 
-    The function waits in short steps. If a row is refused, librdkafka sends no more rows of the transaction. A single long wait
-    would then last until the unsent rows time out.
+    The function waits in short steps. If a row is rejected, librdkafka sends no more rows of the transaction. A single
+    long wait would then last until the unsent rows time out.
 
-    After each delivery, a short flush makes librdkafka send the rows that are next. One long flush would also do this, but
-    during a flush librdkafka's threads (2.16) do not sleep: while a partition's request is unanswered and more of its rows
-    wait, they ask the socket again and again.
+    After each delivery, a short flush makes librdkafka send the rows that are next. One long flush would also do this,
+    but during a flush librdkafka's threads (2.16) do not sleep: while a partition's request is unanswered and more of
+    its rows wait, they poll the socket continuously.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ ENDED_BY_REQUEST: Final = "ended by this request"
 
 
 class Answer(enum.Enum):
-    """What an answer to EndTxn means for the transaction."""
+    """The meaning of an answer to EndTxn for the transaction."""
 
     ENDED = "it ended as asked, now or earlier"
     RETRY = "nothing yet; ask again"
@@ -161,8 +161,8 @@ class TransactionEnder:
         if transactions and backing_off(deadline, self.admin.clock)(looking.look) is None:
             left = [transactions[index] for index in looking.waiting]
             parts = [part for transaction in left for part in transaction.written]
-            ended = f"have no known outcome yet ({next(iter(looking.waiting.values()))})"
-            raise markers_pending(left, parts, ended)
+            state = f"The outcome of transactions is not known yet: {next(iter(looking.waiting.values()))}"
+            raise markers_pending(left, parts, state)
         return [looking.wholes[index] for index in range(len(transactions))]
 
     def look_once(self, transactions: Mapping[int, Prepared]) -> tuple[list[int], dict[int, Whole]]:
@@ -202,7 +202,7 @@ class TransactionEnder:
         return state_from(transaction, description, 0.0) is None
 
     def of_other_clusters(self, transactions: Sequence[Prepared]) -> dict[int, Whole]:
-        """Map the index of each transaction of another cluster to the state UNKNOWN."""
+        """Return the state UNKNOWN for each transaction that belongs to another cluster, by index."""
         return {
             index: Whole(
                 HandleState(
@@ -231,7 +231,7 @@ class TransactionEnder:
         return [ending.wholes[index] for index in range(len(transactions))]
 
     def ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
-        """Check these transactions. Map the index of each one that needs no further request to its state.
+        """Check these transactions. Return the states, by index, of those that need no further request.
 
         If the coordinator still reports a transaction as open, an abort needs a request. A commit needs a request only if no
         rows are gone: a transaction that has lost rows is never committed.
@@ -318,7 +318,7 @@ def _with_outcome(outcome: Outcome, transactions: Sequence[Prepared], wholes: Se
 
 
 class _Ended:
-    """Stands for a broker's answer that the transaction has ended."""
+    """A stand-in for a broker's answer that the transaction has ended."""
 
     error_code = 0
 

@@ -13,7 +13,7 @@ from connector.kafka.sink.handles import Prepared
 from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TransactionLostError
 
 PARTITIONS_NAMED = 10
-"""The largest number of partitions that one message names."""
+"""The maximum number of partitions that one message names."""
 
 
 def transactions_lost(lost: Sequence[Prepared], reason: str) -> TransactionLostError:
@@ -43,13 +43,13 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
     )
 
 
-def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[object], ended: str) -> RetriableError:
-    """Return the error for transactions whose markers are not visible yet. `ended` completes "N transactions ..."."""
+def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[object], state: str) -> RetriableError:
+    """Return the error for transactions whose markers are not visible yet. `state`: a sentence about them, without a period."""
     names = ", ".join(sorted({str(item) for item in partitions})[:PARTITIONS_NAMED])
     return RetriableError(
         "MARKERS_PENDING",
         count=len(transactions),
-        ended=ended,
+        state=state,
         partitions=names or "any partition",
         transactionalIds=[item.name for item in transactions],
     )
@@ -68,7 +68,7 @@ def skipped_marker(what: str, reason: str, name: str, partition: Partition, open
 
 
 def refusal(code: int) -> str:
-    """Return why a leader refused a marker, as text for a message."""
+    """Return why a leader rejected a marker, as text for a message."""
     if code == CLUSTER_DENIED:
         return (
             "this user lacks CLUSTER_ACTION on the cluster (from Kafka 3.8 on, ALTER is enough). Grant this right, and "

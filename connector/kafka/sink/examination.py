@@ -34,7 +34,7 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
             "transaction-timeout",
             f"A transaction may take {timeout / 1000:g} s: if a crashed query is not restarted within that "
             "time, its prepared rows are lost, and it has to write them again.",
-            "Raise kafka.transaction.timeout.ms to minutes.",
+            "Raise kafka.transaction.timeout.ms to several minutes.",
         )
     if most is None:
         return unknown(

@@ -23,11 +23,11 @@ LONGEST_MARGIN_SECONDS: Final = 90.0
 The journal, the commit and a failover need this time."""
 
 MOST_NAMED: Final = 5
-"""The largest number of partitions that one message names."""
+"""The maximum number of partitions that one message names."""
 
 
 class Fate(enum.Enum):
-    """How a transaction's rows ended in one partition."""
+    """The outcome of a transaction's rows in one partition."""
 
     OPEN = "still open"
     COMMITTED = "committed"
@@ -57,7 +57,7 @@ class PartFate:
 
     @property
     def doubtful(self) -> bool:
-        """Whether a second check must confirm the fate, because a replaced or a new leader may report it wrongly."""
+        """True if a second check must confirm the fate, because a replaced or a new leader may report it wrongly."""
         return self.fate in _DOUBTFUL
 
     @property
@@ -68,12 +68,12 @@ class PartFate:
         if self.fate is Fate.COMMITTED:
             return f"{self.part} shows the transaction's rows before offset {self.part.offset}"
         since = "" if self.opened is None else f" from offset {self.opened.start}"
-        return f"{self.part} has the transaction open{since}"
+        return f"the transaction is open in {self.part}{since}"
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The state of a whole transaction."""
+    """The state of a transaction in all of its partitions together."""
 
     state: HandleState
     # Whether Kafka's transaction coordinator still reports the transaction as open. If so, it would obey a commit request, even
@@ -118,11 +118,11 @@ def ended_fates(
     partitions : PartitionAdmin
     transactions : Sequence[Prepared]
     together : bool
-        Whether the transactions were open at the same time. If they were, one request per partition is enough: for its last
-        witness.
+        True if the transactions were open at the same time. One request per partition, for its last witness, is then
+        enough.
     ask_leaders : bool
-        Whether to ask the leaders which transactions are open. If False, a transaction counts as open until the stable offset
-        is above the witness's offset.
+        True to ask the leaders which transactions are open. If False, a transaction counts as open until the stable
+        offset is above the witness's offset.
     """
     ends = _probe(partitions, transactions, together)
     held = {
@@ -203,8 +203,9 @@ def _open_or_ended(
         return PartFate(part, Fate.OPEN, opened=open_transaction, leader_epoch=end.leader_epoch)
     if open_transaction is not None and open_transaction.epoch == transaction.producer_epoch:
         reason = (
-            f"{part} has the transaction open from offset {open_transaction.start}, but according to the handle, all of its "
-            f"rows are before {part.offset}: the task that prepared it had asked a replaced leader"
+            f"the transaction is open in {part} from offset {open_transaction.start}, but according to the handle, all of its "
+            f"rows are before {part.offset}: the task that prepared the transaction had asked a leader that was already "
+            "replaced"
         )
         return PartFate(part, Fate.UNKNOWN, reason, open_transaction, end.leader_epoch)
     return _by_marker(partitions, transaction, part, end)
@@ -330,7 +331,7 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
     seen = "unknown id" if description is None else f"{description.state} at epoch {description.producer_epoch}"
 
     def whole(outcome: Outcome, named: Iterable[PartFate], divided: bool = False) -> Whole:
-        evidence = _named(named) or "no partition is known to have been written"
+        evidence = _named(named) or "the transaction is not known to have written to any partition"
         if divided:
             evidence = f"it was committed only in some partitions: {evidence}"
         certain = outcome is Outcome.COMMITTED or (outcome is Outcome.LOST and known is Outcome.LOST)

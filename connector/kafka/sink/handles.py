@@ -14,7 +14,7 @@ from connector.kafka.client.topics import Partition
 from transactional.errors import StoreError
 
 FORMAT: Final = 2
-"""The version of `KafkaHandle`. Any other format is refused."""
+"""The version of `KafkaHandle`. Any other format is rejected."""
 
 Key = tuple[str, int, int]
 """Transactional id, producer id and epoch."""

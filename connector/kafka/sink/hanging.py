@@ -47,7 +47,7 @@ class _Hanging:
     def __str__(self) -> str:
         return (
             f"{self.name} (producer {self.description.producer_id}, epoch {self.opened.epoch}) has ended, but "
-            f"{self.partition.topic} [{self.partition.number}] still has it open from offset {self.opened.start}"
+            f"it is still open in {self.partition.topic} [{self.partition.number}] from offset {self.opened.start}"
         )
 
 
@@ -69,7 +69,7 @@ def end_hanging(
     known : Collection[Key]
         Transactions that are not touched, and not waited for.
     over : bool
-        Whether the caller knows that no other transaction of the prefix is open or ending.
+        True if the caller knows that no other transaction of the prefix is open or ending.
     """
     spared = {name for name, _, _ in known}
     second = SecondLook(admin.clock)

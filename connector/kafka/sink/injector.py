@@ -1,4 +1,4 @@
-"""Write barriers for a topic that no query writes: a mark of the topic's end, every few seconds."""
+"""Write barriers for a topic that no query writes to: a mark of the topic's end, every few seconds."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def inject_barriers(
     OptionError
         Before the first mark: `topic` does not exist, or `barrier_topic` is not suitable.
     StoreError
-        The brokers can't be used, a right is missing, or `barrier_topic` belongs to another topic or query.
+        The brokers can't be used, the user lacks a right, or `barrier_topic` belongs to another topic or query.
     ValueError
         `interval_seconds` is not above 0.
     """

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction"]
 
 MOST_NAMED: Final = 100
-"""The largest number of partitions whose offsets a checkpoint records in the journal."""
+"""The maximum number of partitions whose offsets a checkpoint records in the journal."""
 
 COMMITTED: Final = ("PrepareCommit", "CompleteCommit")
 """Coordinator states of a committed transaction, until its id is used again."""
@@ -131,7 +131,7 @@ class KafkaSink(
 
     @property
     def exactly_once(self) -> bool:
-        """Whether rows are written in transactions."""
+        """True if rows are written in transactions."""
         return self._settings.exactly_once
 
     @property
@@ -170,7 +170,7 @@ class KafkaSink(
         transaction.rows += batch.num_rows
 
     def _check_named_topic(self, topic: str) -> None:
-        """Refuse a row's topic that does not exist. Otherwise brokers might create a topic for a misspelled name."""
+        """Reject a row's topic that does not exist. Otherwise brokers might create a topic for a misspelled name."""
         if not self._settings.creates_topics and topic not in self._driver_admin().topics([topic], ()):
             raise StoreError("UNKNOWN_TOPIC", option="topic", topic=topic)
 
@@ -264,9 +264,9 @@ class KafkaSink(
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         """Check that ``<prefix>.run`` was not initialized since the newest run, and that the journal lacks no commit.
 
-        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms). Then the check finds nothing.
-        Before the first run, the id is checked only if the prefix is the query's id, because any other prefix may have
-        belonged to an old query.
+        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms). After that, the check
+        finds nothing. Before the first run, the id is checked only if the prefix is the query's id, because any other
+        prefix may have belonged to an old query.
         """
         return self._looking_twice(lambda: self._compare(history)) if self._settings.exactly_once else {}
 
@@ -286,19 +286,20 @@ class KafkaSink(
         run = described.pop(name, None)
         begins = history.binding and not history.position and not history.mark
         if begins and run is not None and prefix == history.queryId:
-            raise PutBackError("LOCATION_PUT_BACK", evidence=f"{name} was initialized by a run of the query")
+            raise PutBackError("LOCATION_PUT_BACK", evidence=f"the id {name} was initialized by a run of the query")
         marks = (history.mark, *history.late) if history.binding and history.mark else ()
         self._late = sum(mark.get("unanswered", 0) for mark in history.late)
         if marks and run is not None and not any(_is_marked(run, mark, self._late) for mark in marks):
             now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
-            evidence = f"{name} was initialized after the newest run ({dict(marks[0])} then, {now} now)"
+            evidence = f"the id {name} was initialized after the newest run (then: {dict(marks[0])}, now: {now})"
             raise PutBackError("LOCATION_PUT_BACK", evidence=evidence)
         newest = max(described, key=lambda candidate: described[candidate].started_ms, default="")
         began = described[newest].started_ms if newest else 0
         seen = (history.seen or {}).get("committed") if history.binding else None
         if seen is not None and began > max(seen, history.stamp, _began(history.handles)):
             evidence = (
-                f"{newest} committed a transaction that began at {_time(began)}, after every recorded transaction"
+                f"the transactional id {newest} committed a transaction that began at {_time(began)}, after every recorded "
+                "transaction"
             )
             raise PutBackError("LOCATION_PUT_BACK", evidence=evidence)
         return {"committed": began}
@@ -370,7 +371,7 @@ class KafkaSink(
 
     @property
     def publishesMarks(self) -> bool:
-        """Whether the option ``barrierTopic`` is set."""
+        """True if the option ``barrierTopic`` is set."""
         return self._settings.barrier_topic is not None
 
     def publishMark(self, mark: CheckpointMark, handles: Sequence[KafkaHandle], confirm: Callable[[], None]) -> None:

@@ -1,9 +1,10 @@
 """Wait until committed transactions are *readable*: every partition shows their rows.
 
-The answer NONE to EndTxn means only that the coordinator has decided. Usually the markers follow within milliseconds. If a
-partition has no leader, its marker is late. A broker can also leave out a marker forever (KAFKA-20734: 4.3.0 and 4.3.1,
-partitions that had no leader at that moment). Then every `read_committed` reader of the partition is stuck. In another case
-readers lose the rows: another program wrote an abort marker into a partition, and the coordinator does not know it.
+The answer NONE to EndTxn means only that the coordinator has decided. Usually the markers follow within milliseconds.
+If a partition has no leader, its marker is late. A broker can also leave out a marker forever (KAFKA-20734: 4.3.0 and
+4.3.1, partitions that had no leader at that moment). In that case, every `read_committed` reader of the partition is
+stuck. In another case readers lose the rows: another program wrote an abort marker into a partition, and the
+coordinator does not know it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
 """First and longest pause between checks. Markers usually follow within 5 ms, or 200 ms in 200 partitions of one broker."""
 
 PATIENCE_SECONDS: Final = 0.1
-"""How long to wait for markers before asking the leaders what blocks readers. A leader describes all of its producers, which
-takes 10 to 20 ms for hundreds of producers. If other queries have open transactions in the same partitions, every checkpoint
-waits this long."""
+"""The time to wait for markers before the sink asks the leaders what blocks readers. A leader describes all of its
+producers, which takes 10 to 20 ms for hundreds of producers. If other queries have open transactions in the same
+partitions, every checkpoint waits this long."""
 
 
 def ensure_readable(
@@ -90,7 +91,7 @@ class _Wait:
             if self._refused is not None:
                 raise self._refused
             parts = [fate.part for transaction in self._waiting for fate in self._open_parts(transaction)]
-            raise markers_pending(self._waiting, parts, "are committed, but readers can't see their rows yet")
+            raise markers_pending(self._waiting, parts, "Readers can't see the rows of committed transactions yet")
         return self._repaired
 
     def _look(self) -> bool | None:
@@ -186,7 +187,7 @@ class _Wait:
                 continue
             if not self._second.confirms(hanging, (fate.opened, fate.leader_epoch)):
                 continue
-            what = f"{transaction} is committed, but {fate.part} still has it open from offset {fate.opened.start}"
+            what = f"{transaction} is committed, but it is still open in {fate.part} from offset {fate.opened.start}"
             proof, version = self._proof(transaction, description)
             if not proof:
                 reason = (

@@ -35,16 +35,18 @@ COLUMNS: Final[Mapping[str, str]] = {
 """The columns that the sink accepts (the same as Spark's Kafka sink) → Spark's names of their types."""
 
 CHUNK_ROWS: Final = 10_000
-"""The largest number of rows per call of librdkafka: enough for its batch call, but few compared to its queue of 100,000."""
+"""The maximum number of rows per call of librdkafka: enough for its batch call, but few compared to its queue
+(100,000)."""
 
 CHUNK_BYTES: Final = 32 << 20
-"""The largest number of bytes per call. Rows are copied into Python objects and into librdkafka; this limits the copies."""
+"""The maximum number of bytes per call. It limits the copies of rows in Python objects and in librdkafka."""
 
 QUEUED_BYTES: Final = 256 << 20
-"""The largest number of bytes that wait for delivery. If the user sets a lower buffer.memory, that value is the limit."""
+"""The maximum number of bytes that wait for delivery. If the user sets a lower buffer.memory, that is the limit."""
 
 USUAL_PART: Final = 4
-"""Usually, this part (1/4) of the limit waits. The size of what waits is only an estimate, see `_Waiting`."""
+"""Usually, at most 1/4 of the limit waits for delivery. The size of the waiting rows is only an estimate; see
+`_Waiting`."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's default of queue.buffering.max.messages."""
@@ -250,8 +252,8 @@ class _Waiting:
     Attributes
     ----------
     since_empty : int
-        The bytes that were queued since no row waited. No more than these wait, also if the assumption is wrong: a leader that
-        does not answer may hold the largest rows.
+        The bytes that were queued since no row waited. No more bytes than these wait, even if the assumption is wrong.
+        It is wrong if the largest rows wait for a leader that does not answer.
     """
 
     def __init__(self) -> None:
@@ -294,7 +296,7 @@ def _text(value: Any) -> str:
 
 
 def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
-    """Return a row's headers in the client's form. Refuse a header without a key, or with a zero byte in the key."""
+    """Return a row's headers in the client's form. Reject a header without a key, or with a zero byte in the key."""
     for number, header in enumerate(headers):
         if header is None or header["key"] is None:
             size = len(row["value"] or b"") + len(row["key"] or b"")

@@ -15,8 +15,8 @@ from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from transactional.clock import Clock
 
 LOOK_SECONDS: Final = 60.0
-"""How long a check waits for markers, and for brokers to agree, if its caller has no limit. By default, a paused leader is
-replaced after 9 s; a leader that is collecting garbage resumes sooner."""
+"""The time for which a check waits for markers, and for brokers to agree, if its caller sets no limit. By default, a
+paused leader is replaced after 9 s; a leader that is collecting garbage resumes sooner."""
 
 
 class SecondLook:

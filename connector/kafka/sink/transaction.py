@@ -36,14 +36,15 @@ INIT_SECONDS: Final = 60.0
 """Time limit of a new producer's init. An init usually takes less than 100 ms, or seconds if a coordinator loads its log."""
 
 FRESH_SECONDS: Final = 0.2
-"""How long after `connect` its answers still count: which id is free, and who coordinates the id. If rows come at once, a task
-needs no second answer; another task can take the id between two answers as well as after the second."""
+"""The time for which the brokers' answers to `connect` remain valid: which id is free, and which broker coordinates the
+id. If rows arrive immediately, the task does not ask again. Asking again would not help: another task could also take
+the id after the second answer."""
 
 ROLLBACK_SECONDS: Final = 5.0
 """Time limit of a failed task's abort. If the abort does not finish in time, the next sweep aborts the transaction."""
 
 ABANDONED_AT_MOST: Final = 8
-"""The largest number of producers that a process keeps because their abort failed. Each has a few threads."""
+"""The maximum number of producers that a process keeps because their abort failed. Each has a few threads."""
 
 DEFAULT_MESSAGE_SECONDS: Final = 300.0
 """Time limit of a row's delivery with at-least-once, which has no transaction timeout. It is librdkafka's default."""

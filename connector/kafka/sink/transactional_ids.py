@@ -18,8 +18,8 @@ IDS: Final = 64
 """The number of transactional ids for each partition id."""
 
 MAX_PREPARED: Final = 50
-"""How many micro-batches may be prepared at the same time. The other ids are left for retries, speculation and declined
-checkpoints."""
+"""The maximum number of micro-batches that may be prepared at the same time. The other ids are reserved for retries,
+speculation and declined checkpoints."""
 
 BUSY: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States in which InitProducerId would abort a transaction, or wait for its markers."""
@@ -56,7 +56,7 @@ def run_id(prefix: str) -> str:
 
 
 def trial_id(prefix: str) -> str:
-    """Return the transactional id with which ``barrier doctor --try-transaction`` tries the brokers. No task has this id."""
+    """Return the transactional id that ``barrier doctor --try-transaction`` uses. No task has this id."""
     return f"{prefix}.doctor"
 
 

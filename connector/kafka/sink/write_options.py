@@ -22,7 +22,8 @@ LONGEST_KBYTES: Final = "2147483647"
 """The highest value of `KBYTES`: librdkafka then does not limit the queue. `RowWriter` limits it, and keeps rows in order."""
 
 LONGEST_TIMEOUT_MS: Final = 2**31 - 1
-"""The longest timeout. If both the sink and the brokers use it, a prepared transaction never expires: the brokers skip it."""
+"""The longest timeout. If both the sink and the brokers use it, a prepared transaction never expires, because the
+brokers don't check such transactions."""
 
 WRITE_DEFAULTS: Mapping[str, str] = {
     # Rows go to the same partitions as with Java's producers, so replacing Spark's sink keeps co-partitioning.
@@ -55,7 +56,7 @@ def _as_timeout(text: str) -> int:
 def _as_topic(text: str) -> str:
     name = text.strip()
     if not is_topic_name(name):
-        raise ValueError(f"one topic's name: {TOPIC_FORM}")
+        raise ValueError(f"the name of one topic, with {TOPIC_FORM}")
     return name
 
 
@@ -72,22 +73,23 @@ WRITE_OPTIONS = OptionTable(
             "createTopics",
             False,
             as_bool,
-            "If true, the column topic may name topics that do not exist, and brokers with auto.create.topics.enable create "
-            "them. If false, a row for such a topic is refused.",
+            "If true, the column topic may contain topics that do not exist. Brokers with auto.create.topics.enable then "
+            "create these topics. If false, the sink rejects a row with such a topic.",
         ),
         Option(
             "kafka.transaction.timeout.ms",
             None,
             _as_timeout,
-            "How many milliseconds a broker keeps a prepared transaction, from the transaction's first row on. A checkpoint "
-            "has to be decided within this time. Default: the brokers' transaction.max.timeout.ms, but at most 15 min.",
+            "How many milliseconds a broker keeps a prepared transaction, counted from the transaction's first row. A "
+            "checkpoint has to be decided within this time. Default: the brokers' transaction.max.timeout.ms, but at most "
+            "15 min.",
         ),
         Option(
             "barrierTopic",
             None,
             _as_topic,
-            "A topic that gets a mark for each checkpoint: the checkpoint's end offsets in the topic that the option topic "
-            "names. If the topic for marks does not exist, it is created.",
+            "A topic into which the sink writes a mark for each checkpoint. A mark contains the checkpoint's end offsets in "
+            "the output topic (option topic). If the barrier topic does not exist, the sink creates it.",
         ),
     ),
 )
@@ -119,7 +121,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     kbytes = client.settings.get(KBYTES)
     if kbytes is not None and not (kbytes.isdecimal() and int(kbytes) > 0):
         key = f"kafka.{client.origins.get(KBYTES, KBYTES)}"
-        raise WRITE_OPTIONS.invalid(key, parsed.passthrough[key], "a whole number from 1")
+        raise WRITE_OPTIONS.invalid(key, parsed.passthrough[key], "a whole number, 1 or more")
     barrier_topic = values["barrierTopic"]
     if barrier_topic is not None:
         if values["topic"] is None or values["topic"] == barrier_topic:

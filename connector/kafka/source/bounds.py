@@ -1,4 +1,4 @@
-"""Bounds: where reading begins and ends according to the options, before the brokers are asked. Pure."""
+"""Bounds: where reading begins and ends according to the options, before the brokers are asked. Pure functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Bound = OffsetBound | TimeBound
 
 
 def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
-    """If a bound has one value per partition, refuse it unless it names exactly the partitions to read."""
+    """If a bound has one value per partition, reject it unless it names exactly the partitions to read."""
     if not isinstance(bound.at, Mapping):
         return
     known = set(partitions)
@@ -50,7 +50,7 @@ def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
-    """Refuse an end before the start, if the options alone show it."""
+    """Reject an end before the start, if the options alone show it."""
     if type(starting) is not type(ending):
         return
     first, last = starting.at, ending.at
@@ -76,7 +76,7 @@ def check_order(starting: Bound, ending: Bound) -> None:
 
 
 def check_reach(bound: OffsetBound, wanted: Positions, earliest: Positions, latest: Positions) -> None:
-    """Refuse offsets that do not exist in their partitions."""
+    """Reject offsets that do not exist in their partitions."""
     outside = [p for p in sorted(wanted) if not earliest[p] <= wanted[p] <= latest[p]]
     if outside:
         shown = ", ".join(f"{p}: {wanted[p]}" for p in outside[:SHOWN])

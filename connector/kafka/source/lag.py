@@ -1,4 +1,4 @@
-"""How far a query's ``barrier-kafka`` sources lag behind their topics, under the names that Spark's Kafka source uses.
+"""The lag of a query's ``barrier-kafka`` sources, as metrics with the names that Spark's own Kafka source uses.
 
 Spark takes no metrics from a Python source (``metrics: {}`` in its progress). But the progress has the source's position
 (``endOffset``) and the latest offsets of the brokers (``latestOffset``), from which the lag is computed here.
@@ -112,7 +112,7 @@ class QueryLag:
 
 
 def lag_of(progress: Any) -> QueryLag | None:
-    """Return a query's lag from its progress; None if the progress has no ``barrier-kafka`` source. Pure."""
+    """Return a query's lag from its progress; None if the progress has no ``barrier-kafka`` source."""
     sources = []
     for number, source in enumerate(_field(progress, "sources")):
         end, latest = _offset(_field(source, "endOffset")), _offset(_field(source, "latestOffset"))

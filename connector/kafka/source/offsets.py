@@ -36,7 +36,7 @@ def positions_from_json(value: Mapping[str, Mapping[str, int]]) -> dict[Partitio
 
 
 class Reason(enum.Enum):
-    """Why rows were gone before a query could read them."""
+    """The reason why rows were gone before a query could read them."""
 
     EXPIRED = "expired"
     """The partition begins after the query's position: retention or an administrator removed the rows."""
@@ -173,7 +173,7 @@ class SourceOffset:
         if value.get("version") != VERSION:
             raise LocationError(
                 "FORMAT_UNKNOWN",
-                what=f"The checkpoint's offset of {SOURCE_NAME}",
+                what=f"The {SOURCE_NAME} offset in the checkpoint location",
                 found=f"version {value.get('version')}",
                 known=f"version {VERSION}",
             )
@@ -181,7 +181,9 @@ class SourceOffset:
         planned = tuple(cls.from_json(end) for end in value.get("planned", ()))
         if any(end.planned for end in planned):
             raise LocationError(
-                "OFFSETS_DISAGREE", reason="a planned end of an offset contains planned ends", partitions=[]
+                "OFFSETS_DISAGREE",
+                reason="a planned end offset contains planned end offsets itself, which is not possible",
+                partitions=[],
             )
         return cls(
             topics=positions_from_json(value["topics"]),

@@ -5,12 +5,13 @@ source in the order of the plan (the Kafka source writes ``{"topic": {"0": 23}}`
 the source's name. ``commits/N`` exists when micro-batch N is done. ``sources/<i>/0`` has the offsets at which source i (a
 number or a name) began: a zero byte, a version line, and the same JSON.
 
-The new location looks like the location of a query that found no new rows at its start and died in its first micro-batch
-before it wrote anything. It has Spark's ``metadata``, and an ``offsets/0`` of our source that begins and ends where the old
-query ended. Spark runs micro-batch 0 again, without rows, and continues. So new partitions begin at their first row,
-``startingOffsets`` has no effect, the job needs no extra option, and the sink writes its journal itself. Micro-batch 0 is
-not committed, because Spark would then refuse a query with state: "the state directory is empty or missing". The metadata
-line is copied from the old query: it has the watermark, and the settings that Spark keeps with a query.
+The new location looks like the location of a query that found no new rows at its start and died in its first
+micro-batch before it wrote anything. It has Spark's ``metadata``, and an ``offsets/0`` of our source that begins and
+ends where the old query ended. Spark runs micro-batch 0 again, without rows, and continues. So new partitions begin at
+their first row, ``startingOffsets`` has no effect, the job needs no extra option, and the sink writes its journal
+itself. Micro-batch 0 is not committed, because Spark would then reject a query with state: "the state directory is
+empty or missing". The metadata line is copied from the old query: it has the watermark, and the settings that Spark
+keeps with a query.
 """
 
 from __future__ import annotations

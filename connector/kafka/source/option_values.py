@@ -51,14 +51,14 @@ def as_long(least: int) -> Callable[[str], int]:
         digits = text.strip()
         number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
         if not least <= number <= LONGEST:
-            raise ValueError(f"a whole number from {least}")
+            raise ValueError(f"a whole number, {least} or more")
         return number
 
     return parse
 
 
 def as_timestamp(text: str) -> int:
-    """Parse milliseconds since 1970."""
+    """Parse a time, in milliseconds since 1970."""
     try:
         return as_long(0)(text)
     except ValueError:
@@ -72,7 +72,9 @@ def as_topics(text: str) -> tuple[str, ...]:
         raise ValueError("topic names, separated by commas")
     for name in names:
         if not is_topic_name(name):
-            raise ValueError(f"topic names, separated by commas, each of {TOPIC_FORM}; {name!r} is not a topic name")
+            raise ValueError(
+                f"topic names, separated by commas, but {name!r} is not a topic name. A topic name has {TOPIC_FORM}"
+            )
     return tuple(names)
 
 
@@ -106,7 +108,7 @@ def as_pattern(text: str) -> str:
     r"""Translate a Java regular expression for whole topic names to Python's syntax.
 
     Java and Python agree on the syntax that topic names need. ``\Q...\E`` and ``(?<name>...)`` are translated; syntax that
-    Python does not know, or reads differently (``\p{...}``, ``[a&&[b]]``), is refused.
+    Python does not know, or reads differently (``\p{...}``, ``[a&&[b]]``), is rejected.
     """
     pattern = text.strip()
     form = "a regular expression that Java and Python read in the same way"

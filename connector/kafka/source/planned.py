@@ -50,8 +50,8 @@ def check_together(sources: Sequence[Mapping[str, str]]) -> None:
                 "INVALID_OPTION",
                 owner="barrier-kafka",
                 option=what,
-                value="different values",
-                expectation=f"the same {what} in all sources of the query, because they stop at the same barriers",
+                value="(not the same in all sources)",
+                expectation=f"the same {what} in all sources of the query, because all these sources stop at the same barriers",
             )
     ids: dict[str, str] = {}
     for read in reads:

@@ -54,16 +54,16 @@ READ_OPTIONS = OptionTable(
             "subscribePattern",
             None,
             as_pattern,
-            "A Java regular expression for the topics to read; it has to match the whole name of a topic. Topics that are "
-            "created while the query runs are read from their first row.",
+            "A Java regular expression for the names of the topics to read. It has to match the whole name of a topic. If a "
+            "matching topic is created while the query runs, the query reads it from its first row.",
         ),
         Option("assign", None, as_assignment, 'Partitions to read, as JSON {"topicA": [0, 1], "topicB": [2, 4]}.'),
         Option(
             "startingTimestamp",
             None,
             as_timestamp,
-            "A new query begins at the first row of each partition that is not older than this time (milliseconds since 1970). "
-            "Overrides startingOffsetsByTimestamp and startingOffsets.",
+            "In each partition, a new query begins at the first row that is not older than this time (milliseconds since "
+            "1970). Overrides startingOffsetsByTimestamp and startingOffsets.",
         ),
         Option(
             "startingOffsetsByTimestamp",
@@ -75,128 +75,134 @@ READ_OPTIONS = OptionTable(
             "startingOffsetsByTimestampStrategy",
             "error",
             as_choice("error", "latest"),
-            "How to handle a partition without a row that is new enough for the timestamp: error fails the query, latest "
-            "begins at the partition's end.",
+            "Defines what happens if a partition has no row that is new enough for the timestamp. error: the query fails. latest: the "
+            "query begins at the partition's end.",
         ),
         Option(
             "startingOffsets",
             None,
             as_starting_offsets,
             "The position at which a new query begins: earliest, latest (streams only), or JSON with the offset of every "
-            "partition (-2 earliest, -1 latest). A query that has a checkpoint continues from it. Partitions that are added "
-            "later are read from their first row.",
+            "partition (-2 means earliest, -1 means latest). A query that has a checkpoint continues from that checkpoint. "
+            "Partitions that are added later are read from their first row.",
         ),
         Option(
             "endingTimestamp",
             None,
             as_timestamp,
-            "A batch read ends before the first row of each partition that is not older than this time (milliseconds since "
-            "1970). If there is no such row, it ends at the latest offset. Overrides endingOffsetsByTimestamp and "
-            "endingOffsets.",
+            "In each partition, a batch read ends before the first row that is not older than this time (milliseconds since "
+            "1970). If a partition has no such row, the read ends at the partition's latest offset. Overrides "
+            "endingOffsetsByTimestamp and endingOffsets.",
         ),
         Option(
             "endingOffsetsByTimestamp",
             None,
             as_timestamps,
-            "An endingTimestamp for each partition, as JSON like startingOffsetsByTimestamp. Overrides endingOffsets.",
+            "An endingTimestamp for each partition, in the same JSON form as startingOffsetsByTimestamp. Overrides "
+            "endingOffsets.",
         ),
         Option(
             "endingOffsets",
             None,
             as_starting_offsets,
-            "The position at which a batch read ends: latest, or JSON with the offset of every partition (-1 latest). The row "
-            "at that offset is not read.",
+            "The position at which a batch read ends: latest, or JSON with the offset of every partition (-1 means latest). "
+            "The read does not include the row at the ending offset.",
         ),
         Option(
             "failOnDataLoss",
             True,
             as_bool,
-            "true fails the query if rows are gone before it has read them (expired, topic deleted). false skips them, with a "
-            "warning.",
+            "true: the query fails if rows are gone before it has read them, for example because rows expired or a topic was "
+            "deleted. false: the query skips the lost rows, and logs a warning.",
         ),
         Option(
             "maxOffsetsPerTrigger",
             None,
             as_long(1),
-            "Maximum number of offsets per micro-batch. Partitions share it in proportion to their backlogs; small "
-            "partitions do not starve.",
+            "Maximum number of offsets per micro-batch. The source divides this number among the partitions in proportion to "
+            "their backlogs. Partitions with small backlogs do not starve.",
         ),
         Option(
             "minOffsetsPerTrigger",
             None,
             as_long(1),
-            "Minimum number of offsets per micro-batch. The query waits for them for at most maxTriggerDelay. The first "
-            "micro-batch of a run does not wait, and availableNow never waits.",
+            "Minimum number of offsets per micro-batch. The query waits for this number of offsets, but not longer than "
+            "maxTriggerDelay. The first micro-batch of a run does not wait. With the trigger availableNow, no micro-batch "
+            "waits.",
         ),
         Option(
             "maxTriggerDelay",
             900_000,
             as_duration_ms,
-            "Maximum time to wait for minOffsetsPerTrigger, counted from the last micro-batch with rows: milliseconds, or "
-            "text such as 30s or 5 min.",
+            "Maximum time to wait for minOffsetsPerTrigger, counted from the last micro-batch with rows. A number of "
+            "milliseconds, or a duration such as 30s or 5 min.",
         ),
         Option(
             "minPartitions",
             None,
             as_long(1),
-            "Approximate minimum number of tasks: long ranges are split among several tasks. Streams need allowReordering.",
+            "Approximate minimum number of tasks: the source splits long offset ranges among several tasks. A stream also "
+            "needs allowReordering=true.",
         ),
         Option(
             "maxRecordsPerPartition",
             None,
             as_long(1),
-            "Maximum number of offsets per task: longer ranges are split among several tasks. Streams need allowReordering.",
+            "Maximum number of offsets per task: the source splits longer offset ranges among several tasks. A stream also "
+            "needs allowReordering=true.",
         ),
         Option(
             "maxPartitions",
             None,
             as_long(1),
-            "Maximum number of tasks. If more partitions have rows, a task reads several of them, one after the other. "
-            "maxRecordsPerPartition may need more tasks; minPartitions may not. Default: as many tasks as the cluster can run "
-            "at the same time, if register() finds that number, and more if they would have over 100,000 offsets; otherwise "
-            "one task per partition.",
+            "Maximum number of tasks. If more partitions than this have rows, a task reads several partitions, one after the "
+            "other. maxRecordsPerPartition can lead to more tasks than maxPartitions; minPartitions must not be greater than "
+            "maxPartitions. Default: as many tasks as the cluster can run at the same time, or more if tasks would otherwise "
+            "read over 100,000 offsets on average. If barrier_kafka.register does not find out how many tasks the cluster can "
+            "run, the default is one task per partition.",
         ),
         Option(
             "allowReordering",
             False,
             as_bool,
-            "true lets a stream split the range of a partition among tasks (minPartitions, maxRecordsPerPartition). The tasks "
-            "write at the same time, so a newer row of a key can become visible before an older one. A query whose sink "
-            "replaces rows by key does not start with this option, because the older row could win.",
+            "true: a stream may split a partition's offset range among several tasks (minPartitions, maxRecordsPerPartition). "
+            "These tasks write at the same time, so a newer row of a key can become visible before an older row. A query whose "
+            "sink replaces rows by key does not start with this option, because an older row could replace a newer row.",
         ),
         Option(
             "includeHeaders",
             False,
             as_bool,
-            "true adds the column headers, of type array<struct<key: string, value: binary>>.",
+            "true: the rows also have the column headers, of type array<struct<key: string, value: binary>>.",
         ),
         Option(
             "columns",
             None,
             as_columns,
             "The columns to read, separated by commas: key, value, topic, partition, offset, timestamp, timestampType, "
-            "headers. With headers in the list, includeHeaders is not needed. Other columns are not copied out of the client, "
-            "which is faster. Default: all columns, with headers only if includeHeaders is true.",
+            "headers. If the list contains headers, includeHeaders is not needed. Reading is faster with fewer columns, "
+            "because the source does not copy the other columns from the Kafka client. Default: all columns, but headers only "
+            "if includeHeaders is true.",
         ),
         Option(
             "groupIdPrefix",
             "spark-kafka-source",
             as_str,
-            "Prefix of the consumer group's name; the rest is derived from brokers and topics. Offsets that the query commits "
-            "to this group are for monitoring only.",
+            "Prefix of the consumer group's name. The rest of the name is derived from the brokers and the topics. The query "
+            "commits offsets to this group for monitoring only.",
         ),
         Option(
             "kafkaConsumer.pollTimeoutMs",
             120_000,
             as_long(1),
-            "A task fails if its partition returns no row for this number of milliseconds.",
+            "If a partition returns no row for this number of milliseconds, the task that reads the partition fails.",
         ),
         Option(
             "fetchOffset.numRetries",
             3,
             as_long(0),
-            "How many times the driver repeats a request for partitions and offsets; each request takes up to 15 s. After "
-            "that, the query fails with KAFKA_TIMEOUT. A restart continues it.",
+            "How many times the driver repeats a failed request for partitions and offsets. Each request takes up to 15 s. If "
+            "the last request also fails, the query fails with KAFKA_TIMEOUT. If you then restart the query, it continues.",
         ),
         Option(
             "fetchOffset.retryIntervalMs",
@@ -208,47 +214,48 @@ READ_OPTIONS = OptionTable(
             "barrierInterval",
             0,
             as_duration_ms,
-            "Minimum interval between checkpoints: milliseconds, or text such as 30s or 5 min. Rows become visible with their "
-            "checkpoint. 0 closes a checkpoint with every micro-batch that has rows.",
+            "Minimum interval between checkpoints: a number of milliseconds, or a duration such as 30s or 5 min. Rows become "
+            "visible when their checkpoint is committed. With 0, every micro-batch that has rows closes a checkpoint.",
         ),
         Option(
             "minPauseBetweenCheckpoints",
             0,
             as_duration_ms,
-            "Minimum pause between the end of a checkpoint and the next barrier, even if barrierInterval has passed: "
-            "milliseconds, or text such as 30s or 5 min. A restart resets the timer. The last barrier of availableNow does "
-            "not wait for it.",
+            "Minimum pause between the end of a checkpoint and the next barrier, even if barrierInterval has passed. A number "
+            "of milliseconds, or a duration such as 30s or 5 min. After a restart, the pause begins again. With the trigger "
+            "availableNow, the last barrier does not wait for the pause.",
         ),
         Option(
             "alignOn",
             None,
             as_topics,
             "Barrier topics of other queries, separated by commas. A checkpoint of this query then contains exactly the rows "
-            "up to barriers on which all of these topics agree; a batch read ends there. Each topic that this query reads "
-            "needs its marks in one of these topics.",
+            "up to the same barriers in all topics that the query reads. A batch read ends at such barriers. For each topic "
+            "that this query reads, one of the barrier topics must contain the marks.",
         ),
         Option(
             "alignment",
             "exactly-once",
             as_choice("exactly-once", "at-least-once", "unaligned"),
-            "With alignOn. exactly-once: the query reads no row after a barrier until it has closed the checkpoint of that "
-            "barrier. at-least-once: no row waits, and a checkpoint names the newest complete barriers. unaligned: the query "
-            "takes the checkpoint at the first mark of a barrier, and records which topics are late.",
+            "Needs alignOn. exactly-once: the query reads no row after a barrier until it has closed the barrier's checkpoint. "
+            "at-least-once: the query reads every row without waiting for barriers; a checkpoint records the newest barriers "
+            "that the query has reached in all topics. unaligned: the query closes the checkpoint when the first mark of a "
+            "barrier arrives, and records the topics in which it has not reached the barrier yet.",
         ),
         Option(
             "checkpointLocation",
             None,
             as_str,
-            "With alignOn, if the query has several streams: the query's checkpointLocation. All its sources then stop at the "
-            "same barriers. Each of them needs this option and the same alignOn.",
+            "If a query with alignOn has several streams, set this option of each source to the query's checkpointLocation. "
+            "Also set the same alignOn in each source. All sources of the query then stop at the same barriers.",
         ),
         *(option for option in HOST_OPTIONS.options if option.key in STORE_OPTIONS.values()),
         Option(
             "alignedTimeout",
             0,
             as_duration_ms,
-            "With alignment=unaligned: how long the first mark of a barrier waits for the other marks before the query takes "
-            "the checkpoint without them. Milliseconds, or text such as 30s.",
+            "With alignment=unaligned: how long the query waits for a barrier's other marks after the first mark, before it "
+            "closes the checkpoint without them. A number of milliseconds, or a duration such as 30s.",
         ),
     ),
 )
@@ -258,8 +265,9 @@ GROUP_ID: Final = Option(
     "kafka.group.id",
     None,
     as_str,
-    "The full name of the consumer group, if your Kafka rights require a certain name; groupIdPrefix is then ignored. If "
-    "another application has committed offsets of these topics to this group, the query does not change them and commits none.",
+    "The full name of the consumer group, if your Kafka rights require a certain name. groupIdPrefix is then ignored. If "
+    "another application has committed offsets of the query's topics to this group, the query does not change these offsets "
+    "and commits no offsets.",
 )
 """The only client setting that Spark lists among the source's options; the client gets it as well."""
 
@@ -267,7 +275,7 @@ SLOTS: Final = "sessionSlots"
 """An option that `connector.register` sets: how many tasks the cluster can run at the same time."""
 
 BATCH_ONLY: Final = frozenset({"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"})
-"""Options of batch reads. A stream refuses them, as Spark's own source does."""
+"""Options of batch reads. A stream rejects them, as Spark's own source does."""
 
 STREAM_ONLY: Final = frozenset(
     {
@@ -381,7 +389,8 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
         raise _forbidden("kafka.isolation.level", "alignOn works with committed rows only")
     if parsed.given("endingOffsets") or parsed.given("endingTimestamp") or parsed.given("endingOffsetsByTimestamp"):
         raise _forbidden(
-            "alignOn", "alignOn ends the batch at the newest barriers, but another option also sets its end"
+            "alignOn",
+            "alignOn ends the batch at the newest barriers, but another option also sets the end of the batch",
         )
     if not parsed["failOnDataLoss"]:
         raise _forbidden(
@@ -394,7 +403,9 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
         return AlignOptions(topics, parsed["alignment"], parsed["alignedTimeout"])
     if parsed["alignment"] != "exactly-once":
         raise _forbidden(
-            "alignment", "several sources of a query, which checkpointLocation announces, follow barriers exactly"
+            "alignment",
+            "with the option checkpointLocation, several sources of a query follow the same barriers, which requires "
+            "alignment=exactly-once",
         )
     keys = ("checkpointLocation", *STORE_OPTIONS.values())
     place = {key: str(parsed[key]) for key in keys if parsed[key] is not None}

@@ -124,7 +124,7 @@ def assemble(
     times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
     own: Mapping[str, Callable[[], pa.Array]],
 ) -> pa.RecordBatch:
-    """Return rows as a record batch. Avoid scalars and type inference: for them, pyarrow imports pandas.
+    """Return rows as a record batch. Avoid scalars and type inference, because pyarrow imports pandas for them.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 EVERYTHING: Final = 1 << 62
-"""Stands for "no limit": more rows than any micro-batch can have."""
+"""The value for "no limit": more rows than any micro-batch can have."""
 
 SIGNATURE: Final = "barrier-kafka"
 """The metadata of the offsets that this source commits to its consumer group. Another application commits other metadata."""

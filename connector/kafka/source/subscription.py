@@ -45,7 +45,7 @@ class Subscription:
         return self.pattern is not None and topic not in INTERNAL and re.fullmatch(self.pattern, topic) is not None
 
     def check(self, partitions: Iterable[Partition]) -> None:
-        """Refuse assigned partitions that do not exist."""
+        """Reject assigned partitions that do not exist."""
         strange = sorted(set(self.assigned) - set(partitions))
         if strange:
             raise wrong_partitions("assign", listed(strange), "existing partitions, whose numbers begin at 0", strange)

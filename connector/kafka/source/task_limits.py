@@ -1,4 +1,4 @@
-"""How many tasks read a micro-batch. Each offset records it, so that a replay has the same tasks."""
+"""The limits on the tasks of a micro-batch. Each offset records the limits, so that a replay has the same tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _NAMES: Final = {"least": "minPartitions", "longest": "maxRecordsPerPartition", 
 
 
 LONG: Final = 100_000
-"""Offsets of a task whose start costs little in comparison. By default, no ranges are packed into a longer task."""
+"""The number of offsets for which the start of a task costs little in comparison. By default, no ranges are packed into
+a longer task."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TaskLimits:
 
     @property
     def splits(self) -> bool:
-        """Whether several tasks may read one partition."""
+        """True if several tasks may read one partition."""
         return self.least is not None or self.longest is not None
 
     def to_json(self) -> dict[str, int]:
@@ -57,8 +58,8 @@ class TaskLimits:
         if unknown:
             raise LocationError(
                 "FORMAT_UNKNOWN",
-                what="The checkpoint's offset of barrier-kafka",
-                found=f"the limits of tasks {', '.join(unknown)}",
+                what="The barrier-kafka offset in the checkpoint location",
+                found=f"the unknown task limits {', '.join(unknown)}",
                 known=", ".join(sorted(_NAMES.values())),
             )
         return cls(**{field: int(value[name]) for field, name in _NAMES.items() if name in value})

@@ -27,14 +27,15 @@ REQUEST_SECONDS: Final = 15.0
 """Maximum time to wait for one answer; a healthy broker needs milliseconds."""
 
 PATIENCE_SECONDS: Final = 15.0
-"""Maximum time of one try. Spark's three retries make it a minute: enough to restart a broker or elect a new leader."""
+"""Maximum time of one attempt. Spark's three retries make it a minute: enough to restart a broker or elect a new
+leader."""
 
 PAUSE_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a request to the brokers is repeated, and after which pause."""
+    """The maximum number of retries of a request to the brokers, and the pause before each retry."""
 
     number: int = 3  # ``fetchOffset.numRetries``: the number of tries after the first one.
     pause_seconds: float = 1.0  # ``fetchOffset.retryIntervalMs``, in seconds.
@@ -138,12 +139,12 @@ class TopicReader:
         return offsets
 
     def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Return, per partition, the offset of the first row at or after a time (milliseconds since 1970); None without one."""
+        """Return, per partition, the offset of the first row at or after a time (milliseconds since 1970), or None."""
         offsets = self._offsets(times)
         return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
     def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
-        """Return the offset of a bound in each of these partitions. If `strict`, refuse offsets that do not exist."""
+        """Return the offset of a bound in each of these partitions. If `strict`, reject offsets that do not exist."""
         if isinstance(bound, TimeBound):
             return self._resolve_times(bound, partitions)
         if bound.at == "earliest":

@@ -1,4 +1,4 @@
-"""For a query that follows other queries' barriers: where a micro-batch may end, and which cut it reaches there. Pure."""
+"""Pure functions for queries that follow barriers: where a micro-batch may end, and which cut it reaches there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AlignOptions:
 
 @dataclass(frozen=True)
 class Aim:
-    """Where a micro-batch may end."""
+    """The offsets at which a micro-batch may end, and the cut that the query reaches there."""
 
     ends: Positions  # For each partition, the highest offset at which the micro-batch may end.
     cut_at: Callable[[Positions], Cut]  # Returns the query's `Cut` at the end that was picked for the micro-batch.
@@ -81,8 +81,9 @@ def toward(outlook: Outlook, cut: Mapping[str, int]) -> Aim:
 def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
     """Return the aim for ``alignment=unaligned``: wait at most `timeout_ms` for the other marks of a barrier.
 
-    The time counts from the barrier's first mark. Then the query takes the checkpoint, and `Cut.late` records the channels in
-    which it has not reached the barrier's mark. If `restored`, it first reads the late channels that an earlier run recorded.
+    The time is measured from the barrier's first mark. After this time, the query takes the checkpoint, and `Cut.late`
+    records the channels in which it has not reached the barrier's mark. If `restored`, it first reads the late channels
+    that an earlier run recorded.
     """
     if restored and (late := late_targets(outlook)):
         return Aim(_capped(outlook, {**outlook.begin, **late}), lambda end: _overtaken(outlook, end, outlook.cut.taken))

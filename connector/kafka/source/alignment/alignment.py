@@ -40,10 +40,10 @@ MOST: Final = 20_000
 """Maximum number of marks in memory. If they contain no cut, more are read."""
 
 TAIL: Final = 64
-"""To find the newest cut, a new query first reads the last records of each barrier topic: this many offsets."""
+"""The number of offsets at the end of each barrier topic that a new query reads first, to find the newest cut."""
 
 WARN_MS: Final = 60_000
-"""Minimum milliseconds between two warnings that the marks do not agree."""
+"""The minimum time, in milliseconds, between two warnings that the marks do not agree."""
 
 LOG_NAME: Final = "connector.kafka.alignment"
 
@@ -51,7 +51,7 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """The channels that one query follows. Marks in memory can be read again: the offsets record which were passed."""
+    """The channels that one query follows. Marks in memory can be read again: offsets record the passed marks."""
 
     def __init__(
         self,
@@ -97,7 +97,10 @@ class Alignment:
     def start(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return where a query with ``startingOffsets=latest`` begins, as `newest` does. All its sources begin at one cut."""
+        """Return where a query with ``startingOffsets=latest`` begins, in the form of `newest`.
+
+        All sources of the query begin at one cut.
+        """
         if self._meeting is None:
             return self.newest(admin, ids, within)
 
@@ -214,7 +217,7 @@ class Alignment:
 
     @property
     def is_together(self) -> bool:
-        """Whether the query has other sources, with which this one agrees on cuts."""
+        """True if the query has other sources, with which this source agrees on cuts."""
         return self._meeting is not None
 
     def no_cut(self) -> Cut:

@@ -34,7 +34,7 @@ class Cut:
 
     @property
     def checkpoints(self) -> dict[str, int]:
-        """The cut's name: barrier topic → the checkpoint of its mark."""
+        """The checkpoints that identify the cut: barrier topic → the checkpoint of its mark."""
         return {topic: mark.checkpoint for topic, mark in self.marks.items()}
 
     def same_marks(self, other: Cut | None) -> bool:

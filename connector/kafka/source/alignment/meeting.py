@@ -1,12 +1,13 @@
-"""Where the sources of one query agree on the next cut, if the query has several. *Driver's source processes*.
+"""The place where the sources of a query agree on the next cut, if the query has several. *Driver's source processes*.
 
-Spark asks one source after the other where the micro-batch ends, each in its own process, and writes all ends together into
-``offsets/N``. So the newest file shows where every source is. All are at one cut, or on their way from it to the next one:
+Spark asks one source after the other where the micro-batch ends, each in its own process, and writes all ends together
+into ``offsets/N``. So the newest file shows where every source is. All sources are at one cut, or on their way from this
+cut to the next one:
 
 1. A source at a cut leaves it only if no other source is still on its way to that cut.
-2. If another source has left the cut, the source reads to the cut to which that source reads, or has come.
-3. Otherwise it chooses the next cut, and creates ``barrier/cuts/<N>-<digest of the present cut>.json`` exclusively. The sources
-   that Spark asks after it find the file.
+2. If another source has left the cut, this source reads to the cut that the other source is reading to, or has reached.
+3. Otherwise this source chooses the next cut, and creates ``barrier/cuts/<N>-<digest of the present cut>.json``
+   exclusively. The sources that Spark asks after it find the file.
 
 If the driver dies before Spark has written the next ``offsets/N``, no source has moved. The next driver finds the same file, or
 chooses again. Between two cuts, the coordinator closes no checkpoint (`transactional.barrier.is_between_cuts`).
@@ -33,12 +34,12 @@ FOLDER: Final = "barrier/cuts"
 _FILE = re.compile(r"(-?\d+)-[0-9a-f]+\.json")
 
 Checkpoints = Mapping[str, int]
-"""A cut by name: barrier topic → the checkpoint of the cut's mark in this topic."""
+"""The checkpoints that identify a cut: barrier topic → the checkpoint of the cut's mark in this topic."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a source at a cut knows of the other sources before a micro-batch."""
+    """The facts that a source at a cut knows about the other sources before a micro-batch."""
 
     batch: int  # The newest micro-batch in Spark's offset log; -1 if there is none.
     waits: bool = False  # Whether another source is still on its way to the source's cut.

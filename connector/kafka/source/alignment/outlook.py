@@ -1,4 +1,4 @@
-"""What a query that follows barriers knows before a micro-batch: marks, its position, and the readable offsets. Pure."""
+"""`Outlook`: the facts that a query needs to follow barriers: marks, its position, readable offsets. Pure functions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Outlook:
         return found
 
     def least(self) -> dict[str, int]:
-        """Map each barrier topic to how many marks a cut must at least pass to be at or after the query's position."""
+        """Map each barrier topic to the minimum number of marks that a cut at or after the query's position passes."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
@@ -103,7 +103,7 @@ class Outlook:
         return Cut(marks, exact=True, waited=self.waits(cut), query=self.cut.query)
 
     def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
-        """Map each barrier topic to how many milliseconds its mark waited for the cut's last mark; omit those that did not."""
+        """Map each barrier topic to the milliseconds that its mark waited for the cut's last mark; omit zeros."""
         seen = {name: self.ahead[name][passed - 1].seen for name, passed in cut.items() if passed}
         last = max(seen.values(), default=0)
         return {name: last - at for name, at in seen.items() if last > at}

@@ -13,7 +13,7 @@ FEW: Final = 8
 """If more marks than this are ahead, the query may pass several marks in one step. If not, it stops at each cut."""
 
 TRIED: Final = 32
-"""How many barriers to try as a stop, roundest numbers first. If none can be used, a smaller step is tried."""
+"""The number of barriers to try as a stop, roundest numbers first. If none can be used, a smaller step is tried."""
 
 
 def resume(outlook: Outlook) -> dict[str, int]:

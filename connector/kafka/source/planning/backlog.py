@@ -187,7 +187,7 @@ class Backlog:
         return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}
 
     def _stand(self, before: SourceOffset) -> tuple[TopicReader, Standing]:
-        """Return a topic reader, which has the topics' ids, and the query's standing in the partitions that exist now."""
+        """Return a topic reader, which has the topics' ids, and the query's `Standing` in the existing partitions."""
         topics = self._topics()
         read_before = {partition.topic for partition in before.topics}
         return topics, self._surely(topics, before, self._options.subscription, read_before | set(before.gone))
@@ -195,7 +195,7 @@ class Backlog:
     def _surely(
         self, topics: TopicReader, at: SourceOffset, subscription: Subscription, may_miss: Collection[str]
     ) -> Standing:
-        """Return a query's standing. A loss counts only if several brokers, asked after a pause, agree."""
+        """Return a query's `Standing`. A loss counts only if several brokers, asked after a pause, agree."""
 
         def ask_each(names: Sequence[str]) -> Sequence[Mapping[str, TopicView]]:
             self._clock.sleep(self._options.retries.pause_seconds)

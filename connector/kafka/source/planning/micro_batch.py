@@ -1,4 +1,4 @@
-"""Picks the end of the next micro-batch: shares a limit among partitions, and adds a barrier if one is due. Pure."""
+"""Pure functions that pick the end of the next micro-batch: share a limit among partitions, add a barrier if due."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def next_offset(available: Available, limit: int | None, timing: Timing, aim: Ai
 
 
 def _end(available: Available, limit: int | None) -> dict[Partition, int]:
-    """Return the micro-batch's end: each partition's begin plus its share of the limit."""
+    """Return the micro-batch's end: for each partition, the beginning plus the partition's share of the limit."""
     begin = available.begin
     shares = {wanted.partition: len(wanted) for wanted in ranges_between(begin, available.ends)}
     if limit is not None:

@@ -1,4 +1,4 @@
-"""Ranges of offsets, which tasks read. Pure."""
+"""Ranges of offsets, which tasks read. Pure functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
         lonely = sorted(set(start) ^ set(end))
         raise StoreError(
             "OFFSETS_DISAGREE",
-            reason=f"start and end of a micro-batch do not have the same partitions: only one of them has {listed(lonely)}",
+            reason=f"the start offset and the end offset of a micro-batch do not have the same partitions: only one of the two "
+            f"has {listed(lonely)}",
             partitions=[str(partition) for partition in lonely],
         )
     back = {p: Loss(start[p], end[p], Reason.TRUNCATED) for p in end if end[p] < start[p]}
@@ -47,7 +48,7 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
 def narrow(
     ranges: Sequence[OffsetRange], unreadable: Collection[Partition], earliest: Positions, latest: Positions
 ) -> list[OffsetRange]:
-    """Cut a replay's ranges to the rows that still exist. Pure.
+    """Cut a replay's ranges to the rows that still exist. A pure function.
 
     If no row of a range exists, the result has an empty range in its place. So the replay has the same tasks in the same
     order, and each task's rows are compared with the rows that this task committed before.

@@ -1,4 +1,4 @@
-"""A query's standing: its position in the partitions that exist now, and the rows that it has lost. *Driver*."""
+"""`Standing`: a query's position in the partitions that exist now, and the rows that it has lost. *Driver*."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Standing:
 
 
 def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[str, str]) -> Standing:
-    """Return a query's standing: compare its last end with the partitions and topic ids that exist. Pure."""
+    """Return a query's `Standing`: compare its last end with the partitions and topic ids that exist. Pure function."""
     there = frozenset(partitions)
     recreated = recreated_topics(before.ids, ids)
     known: dict[Partition, int] = {}
@@ -76,7 +76,7 @@ def _set_aside(
 def resume(
     standing: Standing, earliest: Positions, latest: Positions
 ) -> tuple[dict[Partition, int], dict[Partition, Loss]]:
-    """Return the offsets at which reading continues, and the losses. Pure."""
+    """Return the offsets at which reading continues, and the losses. Pure function."""
     positions, lost = dict(standing.known), dict(standing.lost)
     for partition, position in standing.known.items():
         if latest[partition] < position:
@@ -103,7 +103,7 @@ def stand_surely(
     may_miss: Collection[str],
     ask_each: Callable[[Sequence[str]], Sequence[Mapping[str, TopicView]]],
 ) -> Standing:
-    """Return a query's standing. A partition counts as gone or re-created only if all brokers that are asked agree.
+    """Return a query's `Standing`. A partition counts as gone or re-created only if all brokers that are asked agree.
 
     The first answer comes from any broker, and its metadata may be old: it may not know a new partition yet, or may still
     know a deleted topic. If such an answer counted, the query would read the topic again from its first row.

@@ -93,7 +93,7 @@ def _sizes(lengths: Sequence[int], capacity: int, least: int = 1) -> list[int]:
 
 
 def _joined(task: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Join parts of one partition: the parts of a task follow one another."""
+    """Join the parts of each partition in a task. These parts follow one another."""
     joined: list[OffsetRange] = []
     for part in task:
         if joined and joined[-1].partition == part.partition:

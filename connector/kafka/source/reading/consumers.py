@@ -38,7 +38,7 @@ OURS: Mapping[str, Any] = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
 }
-"""Settings that users can't change; `SOURCE_FORBIDDEN` refuses them by name."""
+"""Settings that users can't change; `SOURCE_FORBIDDEN` rejects them by name."""
 
 # One idle consumer per process, and the ids of the topics that it has read. It knows addresses and rights, but never a
 # query's positions. The process id is part of the key, because a client does not survive a fork.

@@ -44,9 +44,9 @@ AHEAD_ROWS: Final = 20_000
 So a task with many short ranges does not wait for a first fetch in each, and long ranges are not all in memory at once."""
 
 AHEAD_RANGES: Final = 12
-"""How many ranges the client fetches ahead at most.
+"""The maximum number of ranges that the client fetches ahead.
 
-The client fills a queue for each of them, also with rows after the end of the range: up to 5 MiB (`consumers.TUNED`)."""
+The client fills a queue for each range, also with rows after the end of the range: up to 5 MiB (`consumers.TUNED`)."""
 
 WAIT_SECONDS: Final = 0.1
 
@@ -143,7 +143,7 @@ class _Batch:
 
     @property
     def room(self) -> int:
-        """How many more rows to ask for; more than the batch may arrive."""
+        """The number of further rows to ask for. More rows than this may arrive."""
         return self._ask - self.rows
 
     @property
@@ -209,7 +209,7 @@ class _Reading:
 
     @property
     def left(self) -> int:
-        """How many of the range's offsets are not read yet."""
+        """The number of the range's offsets that are not read yet."""
         return max(0, self._wanted.end - self._position)
 
     def take(self, most: int) -> list[Records]:
@@ -240,7 +240,7 @@ class _Reading:
         return [kept for kept in (item.before(self._wanted.end) for item in taken) if kept is not None]
 
     def _notices_kept(self) -> list[Notice]:
-        """Return the notices about this range that arrived while the task read another one."""
+        """Return the notices about this range that arrived while the task was reading another range."""
         kept = [notice for notice in self._aside if notice.concerns(self._wanted.partition)]
         for notice in kept:
             self._aside.remove(notice)
@@ -261,7 +261,7 @@ class _Reading:
         return False
 
     def _continue_after_refusal(self) -> None:
-        """Continue at the first row that still exists, after the leader has refused an offset. Raise if loss is not allowed."""
+        """Continue at the first existing row, after the leader rejected an offset. Raise unless loss is allowed."""
         at, position = self._wanted.partition, self._position
         holding = ask_twice(lambda: _holding(self._consumer, at), position, self._clock)
         if holding is None:
@@ -278,7 +278,7 @@ class _Reading:
         self._consumer.begin(self._wanted.partition, self._position)
 
     def wait_anew(self) -> None:
-        """Begin the time limits for the next row again."""
+        """Restart the time limits for the next row."""
         self._deadline = Deadline(self._stall_seconds, self._clock)
         self._look = Deadline(LOOK_SECONDS, self._clock)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CONSUMER: Final = 1
 WATERMARK_MS: Final = 10_000
 NOTICES: Final = 100
-"""How many notices to take at once."""
+"""The maximum number of notices to take in one call."""
 LARGEST_COLUMN: Final = 2**31 - 1
 """Maximum number of bytes in a column of Arrow's binary type."""
 
@@ -173,7 +173,7 @@ class NativeRecords:
         return assemble(self._runs, columns, self._offsets, self._times, own)
 
     def _check_size(self, *sizes: int) -> None:
-        """Refuse columns that are too large for Arrow's 32-bit offsets. Only a client's queue of gigabytes can hold so much."""
+        """Reject columns too large for Arrow's 32-bit offsets, which only a client's queue of gigabytes can hold."""
         if max(sizes) > LARGEST_COLUMN:
             raise StoreError(
                 "READ_FAILED",
@@ -236,7 +236,7 @@ class NativeRecords:
 class NativeConsumer:
     """A consumer that reads one partition at a time, and can fetch others meanwhile.
 
-    Each partition has a queue of its own. Without that, the rows of all partitions would come in one queue, mixed.
+    Each partition has a queue of its own. Otherwise, the rows of all partitions would be mixed in one queue.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ class NativeConsumer:
     Raises
     ------
     confluent_kafka.KafkaException
-        librdkafka refuses the settings.
+        librdkafka rejects the settings.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class NativeConsumer:
         self._prepared: dict[Partition, int] = {}
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Start to deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
+        """Start delivering this partition's rows from this offset on. Drop rows of an earlier `begin`."""
         ready = self._prepared.pop(at, None) == offset
         self._release([old for old in self._client.queues if old not in self._prepared and not (old == at and ready)])
         if not ready:
@@ -275,7 +275,7 @@ class NativeConsumer:
         self._at = at
 
     def prepare(self, starts: Mapping[Partition, int]) -> None:
-        """Start to fetch rows from these offsets on: a later `begin` will name them."""
+        """Start fetching rows from these offsets on, for later calls of `begin`."""
         self._fetch(starts)
         self._prepared |= starts
 
@@ -287,7 +287,10 @@ class NativeConsumer:
             queue = library.queue_get_partition(client, topic, at.number)
             if not queue:
                 raise StoreError(
-                    "READ_FAILED", partition=str(at), offset=offset, reason="the client has no queue for it"
+                    "READ_FAILED",
+                    partition=str(at),
+                    offset=offset,
+                    reason="the Kafka client has no queue for this partition",
                 )
             # Without a queue to forward to, the rows stay in the partition's queue. Set before the first row can arrive.
             library.queue_forward(queue, None)
@@ -299,7 +302,7 @@ class NativeConsumer:
         library.check(error)
 
     def _release(self, partitions: Sequence[Partition]) -> None:
-        """Stop to fetch rows of these partitions, and drop the rows that have arrived."""
+        """Stop fetching rows of these partitions, and drop the rows that have arrived."""
         if not partitions:
             return
         library = self._library
@@ -316,7 +319,7 @@ class NativeConsumer:
             library.queue_destroy(queue)
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
+        """Return up to `most` rows and notices that have arrived, in order. If there are none, wait up to `seconds`."""
         # If it is asked to wait for several messages, the library waits until it has all of them.
         queue = self._client.queues[self._at]
         messages = self._consume(queue, most, 0)
@@ -346,7 +349,7 @@ class NativeConsumer:
         return taken
 
     def _notices(self) -> list[Records | Notice]:
-        """Return what arrived outside of the partitions' queues: errors of the client, and of topics."""
+        """Return the notices that arrived outside the partitions' queues: errors of the client and of topics."""
         messages = self._consume(self._client.queue, NOTICES, 0)
         if not len(messages):
             return []

@@ -1,9 +1,9 @@
 """Handles rows of a planned range that its task can't read. *Executor*.
 
-With ``failOnDataLoss=false``, a task skips missing rows, but only if retention has removed them. The proof: the leader has
-refused the offset, and two answers, with a pause between them, show that the partition begins later. If anything else is wrong
-(the topic was deleted or re-created, or the log ends too early), the task fails, because one broker may be wrong. The driver
-then plans the replay, and asks several brokers before it counts any row as lost.
+With ``failOnDataLoss=false``, a task skips missing rows, but only if retention has removed them. The proof: the leader
+has rejected the offset, and two answers, with a pause between them, show that the partition begins later. If anything
+else is wrong (the topic was deleted or re-created, or the log ends too early), the task fails, because one broker may
+be wrong. The driver then plans the replay, and asks several brokers before it counts any row as lost.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def ask_twice(
 
 
 ASKER_SECONDS: Final = 60.0
-"""How long a process uses one client. Then it makes a new one, because addresses and login tokens change."""
+"""The time for which a process uses one client. After that, it makes a new client, because addresses and login tokens
+change."""
 
 # One client per process, and the time limit of its use. A new client costs threads, connections and a login, and each
 # task asks twice. The process id is part of the key, because a client does not survive a fork.
@@ -89,7 +90,8 @@ def check_planned_topics(
 ) -> None:
     """Check that topics are still the planned ones: a new topic of the same name has other rows at the same offsets.
 
-    Topic ids are never used again. So if the check passes after a task has read its rows, they are from the planned topics.
+    Topic ids are never used again. So if the check passes after a task has read its rows, the rows are from the planned
+    topics.
     """
     if not topic_ids:
         return

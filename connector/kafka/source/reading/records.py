@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
 
 WHOLE_TOPIC: Final = -1
-"""The number that the client gives in place of a partition's, if an error is about a topic."""
+"""The partition number that the client gives if an error is about a whole topic."""
 
 
 class Records(Protocol):
@@ -50,7 +50,7 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class Notice:
-    """What a client delivers in place of a row: an error, or a message that no more rows can be read now."""
+    """A notice that a client delivers in place of a row: an error, or a message that no more rows can be read now."""
 
     error: KafkaError
     offset: int  # The offset that the notice is about; negative if it is about none.
@@ -69,13 +69,13 @@ class RangeConsumer(Protocol):
     """A client that reads one partition at a time."""
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Start to deliver this partition's rows from this offset on. Drop rows of an earlier `begin`."""
+        """Start delivering this partition's rows from this offset on. Drop rows of an earlier `begin`."""
 
     def prepare(self, starts: Mapping[Partition, int]) -> None:
-        """Start to fetch rows from these offsets on: a later `begin` will name them. This may do nothing."""
+        """Start fetching rows from these offsets on, for later calls of `begin`. This may do nothing."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
+        """Return up to `most` rows and notices that have arrived, in order. If there are none, wait up to `seconds`."""
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
         """Ask the leader for its first offset and the offset after its last one. Return None if it does not answer."""
@@ -138,7 +138,7 @@ class MessageConsumer:
         self._at = Partition("", 0)
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Start to deliver this partition's rows from this offset on."""
+        """Start delivering this partition's rows from this offset on."""
         from confluent_kafka import TopicPartition
 
         self._at = at
@@ -148,7 +148,7 @@ class MessageConsumer:
         """Do nothing: the objects of several partitions would come from one queue."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return up to `most` rows and notices that have arrived, in order. If none has, wait up to `seconds` for one."""
+        """Return up to `most` rows and notices that have arrived, in order. If there are none, wait up to `seconds`."""
         from confluent_kafka import Message
 
         messages = self._consumer.consume(most, 0) or self._consumer.consume(1, seconds)

@@ -704,7 +704,7 @@ def test_older_numbers_than_those_before_are_refused() -> None:
         a.rows(1).mark()
     query.go_on()
     a.rows(1).mark(checkpoint=2, after=0)
-    refused(query, "checkpoint 2 of query-a comes after checkpoint 5")
+    refused(query, "the mark of checkpoint 2 of query-a comes after the mark of checkpoint 5")
 
 
 def test_a_gap_is_refused() -> None:

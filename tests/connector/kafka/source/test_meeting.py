@@ -292,8 +292,8 @@ def test_a_file_that_can_t_be_read_is_named(tmp_path: Path) -> None:
     ("given", "said"),
     [
         ({"alignOn": None}, "needs alignOn"),
-        ({"alignment": "unaligned"}, "follow barriers exactly"),
-        ({"alignment": "at-least-once"}, "follow barriers exactly"),
+        ({"alignment": "unaligned"}, "requires alignment=exactly-once"),
+        ({"alignment": "at-least-once"}, "requires alignment=exactly-once"),
     ],
 )
 def test_what_does_not_fit_a_meeting_is_refused(given: dict[str, str | None], said: str) -> None:

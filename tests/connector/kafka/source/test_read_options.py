@@ -224,7 +224,7 @@ def test_a_long_is_what_spark_can_keep(number: int) -> None:
     if 1 <= number < 2**63:
         assert as_long(1)(f" {number} ") == number
     else:
-        with pytest.raises(ValueError, match="a whole number from 1"):
+        with pytest.raises(ValueError, match="a whole number, 1 or more"):
             as_long(1)(str(number))
 
 
