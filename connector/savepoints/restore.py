@@ -77,7 +77,7 @@ class Restore:
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``NO_STATE``. For a claim, also
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``REPARTITION_REFUSED``. For a claim, also
         ``ORIGIN_UNREACHABLE``, ``ORIGIN_NOT_AT_SAVEPOINT``.
     FencedError
         ``LOCATION_MOVED_ON``: the query at the origin, or at the new location, was moved to a different location.
@@ -182,7 +182,11 @@ class Restore:
 
     def _check_partitions(self, savepoint: Savepoint) -> None:
         if self._partitions is not None and not savepoint.stateful:
-            raise LocationError("NO_STATE", savepoint=savepoint.path)
+            raise LocationError(
+                "REPARTITION_REFUSED",
+                partitions=self._partitions,
+                reason=f"the query of the savepoint {savepoint.path} has no state",
+            )
 
     def _judge_origin(self, savepoint: Savepoint, origin: CheckpointLocation) -> None:
         why = ""

@@ -574,7 +574,7 @@ def test_a_savepoint_that_is_disposed_of_meanwhile_closes_nothing_and_is_not_nee
 
 def test_a_query_without_state_has_no_partitions_to_cut(saved: Savepoint, new: Path, capsys: Capture) -> None:
     status, document, _ = restore(capsys, saved, new, "--no-claim", "--shuffle-partitions", "3")
-    assert (status, document["condition"], new.exists()) == (1, "NO_STATE", False)
+    assert (status, document["condition"], new.exists()) == (1, "REPARTITION_REFUSED", False)
 
 
 @pytest.mark.parametrize("how", [[], ["--claim", "--no-claim"], ["--no-claim", "--force"]])

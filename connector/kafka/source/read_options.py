@@ -75,8 +75,8 @@ READ_OPTIONS = OptionTable(
             "startingOffsetsByTimestampStrategy",
             "error",
             as_choice("error", "latest"),
-            "Defines what happens if a partition has no row that is new enough for the timestamp. error: the query fails. latest: the "
-            "query begins at the partition's end.",
+            "Defines what happens if a partition has no row that is new enough for the timestamp. error: the query fails. "
+            "latest: the query begins at the partition's end.",
         ),
         Option(
             "startingOffsets",

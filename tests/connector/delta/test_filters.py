@@ -47,6 +47,8 @@ def written(folder: Path, type_: pa.DataType, values: list[Any]) -> DeltaTable:
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_deltalakes_filters_find_every_value(tmp_path: Path, kind: str) -> None:
+    if kind == "many digits" and int(pa.__version__.split(".")[0]) < 22:
+        pytest.skip("older versions of pyarrow find no such value with a filter, whoever wrote it")
     type_, values = VALUES[kind]
     table = written(tmp_path, type_, values)
     assert table.to_pyarrow_table()["v"].to_pylist() == values

@@ -61,7 +61,15 @@ def written(schema: pa.Schema, topic: str | None, rows: dict[str, list[Any]], **
     return producer
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view()])
+VIEWS = pytest.param(
+    pa.string_view(),
+    marks=pytest.mark.skipif(
+        int(pa.__version__.split(".")[0]) < 24, reason="older versions of pyarrow can't slice views; Spark makes none"
+    ),
+)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), VIEWS])
 def test_strings_and_binaries_go_out_as_bytes_in_one_call(kind: pa.DataType) -> None:
     schema = pa.schema([("key", kind), ("value", kind)])
     values = [b"v1", None] if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else ["v1", None]

@@ -29,7 +29,7 @@ def test_an_end_before_its_start_is_an_error_with_both() -> None:
 
 
 def test_a_partition_with_one_end_only_is_an_error() -> None:
-    with pytest.raises(StoreError, match=r"OFFSETS_DISAGREE.*only one of them has a-1"):
+    with pytest.raises(StoreError, match=r"OFFSETS_DISAGREE.*only one of the two has a-1"):
         ranges_between({A: 1, B: 9}, {A: 2})
 
 
