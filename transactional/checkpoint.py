@@ -237,8 +237,9 @@ class DecidedCheckpoint:
 
     @property
     def completed(self) -> int:
-        """The newest checkpoint whose rows are all in the store after this call of `commit`. Store this id with the rows.
+        """The id of the newest checkpoint whose rows are all in the store when this call of `commit` has returned.
 
-        It is `id` in the last call, and `after` in the calls before it.
+        A sink stores this id with the rows. A checkpoint can be committed by several calls: in the last call, this is `id`, and
+        in the calls before, it is `after`.
         """
         return self.id if self.last else self.after

@@ -65,7 +65,7 @@ PYTHON_ERRORS: Final[Mapping[str, type[OSError]]] = {
 
 @dataclass
 class Request:
-    """A request, which may be sent several times."""
+    """A WebHDFS request, which is sent again if it has to be retried or if another NameNode is asked."""
 
     method: str
     root: str  # The path of the folder that contains `name`.

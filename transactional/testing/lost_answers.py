@@ -38,9 +38,9 @@ class LostAnswers:
         return None
 
     def test_a_lost_answer_neither_loses_nor_doubles_rows(self, sink_options: Mapping[str, str]) -> None:
-        """In each turn, one answer to a task or to its commit is lost, each time a later one.
+        """Each iteration loses one answer to a task or to its commit: the first answer, then the second, and so on.
 
-        If the task fails, it runs again. If the commit fails, another sink commits. If it returns, its rows must be visible.
+        A failed task runs again. If a commit fails, another sink repeats it. When a commit returns, its rows must be visible.
         """
         suite: Any = self
         bench = Bench(suite, sink_options)

@@ -1,4 +1,4 @@
-"""Facts that the source's options show before a query starts: its barriers, its order of rows, and where it begins."""
+"""Find out from a source's options, before the query starts, which barriers it follows, its row order and its first offsets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _cut(align: AlignOptions) -> dict[str, Any]:
 
 
 def check_together(sources: Sequence[Mapping[str, str]]) -> None:
-    """Check that the sources of one query that follow barriers can agree, and that they read all topics of the marks."""
+    """Check that the sources of a query can stop at the same barriers, and that they read every topic that the marks refer to."""
     reads = [parse_read_options(options, "stream") for options in sources]
     if not reads or not all(read.align is not None and read.align.location is not None for read in reads):
         return

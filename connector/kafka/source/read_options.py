@@ -158,7 +158,7 @@ READ_OPTIONS = OptionTable(
             "Maximum number of tasks. If more partitions than this have rows, a task reads several partitions, one after the "
             "other. maxRecordsPerPartition can lead to more tasks than maxPartitions; minPartitions must not be greater than "
             "maxPartitions. Default: as many tasks as the cluster can run at the same time, or more if tasks would otherwise "
-            "read over 100,000 offsets on average. If barrier_kafka.register does not find out how many tasks the cluster can "
+            "read over 100,000 offsets on average. If barrier_kafka.register can't determine how many tasks the cluster can "
             "run, the default is one task per partition.",
         ),
         Option(

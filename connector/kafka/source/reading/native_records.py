@@ -73,7 +73,7 @@ class _Client:
         return address
 
     def free(self, address: int) -> None:
-        """Free the messages of an array, once."""
+        """Free the messages of an array. Call this exactly once for each array."""
         messages = self._unfreed.pop(address, None)
         if messages is not None:
             self._columns.destroy(address, len(messages), self._destroy)
