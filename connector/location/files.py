@@ -73,7 +73,7 @@ GONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:
-    """Return a file's content. Raise one of the exceptions in `GONE` if the file does not exist, LocationError if it can't be read."""
+    """Return a file's content. Raise an exception of `GONE` if there is no such file, LocationError if it can't be read."""
     try:
         return files.read(name)
     except GONE:

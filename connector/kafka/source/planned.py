@@ -37,7 +37,7 @@ def _cut(align: AlignOptions) -> dict[str, Any]:
 
 
 def check_together(sources: Sequence[Mapping[str, str]]) -> None:
-    """Check that the sources of a query can stop at the same barriers, and that they read every topic that the marks refer to."""
+    """Check that the sources of a query can stop at the same barriers, and read every topic to which the marks refer."""
     reads = [parse_read_options(options, "stream") for options in sources]
     if not reads or not all(read.align is not None and read.align.location is not None for read in reads):
         return
