@@ -189,7 +189,7 @@ _HOME: Final = {name: module for module, names in _ELSEWHERE.items() for name in
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used, so that an executor does not import all clients."""
+    """Import a public name's module only when the name is first used, so that executors don't import every client."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME.get(name, "transactional")), name)
@@ -198,5 +198,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names."""
+    """Return the public names for ``dir()``, including those whose modules are not imported yet."""
     return sorted(__all__)

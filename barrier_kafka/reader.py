@@ -1,4 +1,7 @@
-"""Finds the end offsets of the newest whole checkpoint, for consumers without Spark. Needs only confluent-kafka."""
+"""Finds the end offsets of the newest whole checkpoint, for consumers that don't use Spark.
+
+The module needs only confluent-kafka.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 __all__ = ["complete_offsets"]
 
 TAIL = 64
-"""The number of offsets at the end of a barrier topic that are read first to find the newest mark. Kafka's log
-compaction may have removed some of these records."""
+"""The size of the first read at the end of a barrier topic, in offsets. If it finds no mark, for example because log
+compaction has removed the records there, a longer range is read."""
 
 
 def complete_offsets(
@@ -47,7 +50,7 @@ def complete_offsets(
     ------
     ValueError
         A record is not a mark, or is a mark of a newer release. Also raised if a topic in the mark was deleted or created
-        again, because the offsets then mean other rows.
+        again, because the offsets then refer to other rows.
     TimeoutError
         The brokers did not answer in time.
     confluent_kafka.KafkaException
@@ -100,9 +103,10 @@ def _is_there(
 
 
 def _newest(consumer: Consumer, begin: TopicPartition, high: int, deadline: float) -> dict[str, Any] | None:
-    """Return the mark of the newest whole checkpoint (`exact` in the mark) in a range of offsets; None if there is none.
+    """Return the mark of the newest whole checkpoint, from offset `begin` up to `high`; None if there is none.
 
-    This is not always the last such mark, because a process that was frozen may have written an older checkpoint's mark late.
+    A checkpoint is whole if `exact` is true in its mark. The newest checkpoint's mark is not always the last one,
+    because a process that was frozen may have written the mark of an older checkpoint late.
     """
     newest: dict[str, Any] | None = None
     consumer.assign([begin])

@@ -38,11 +38,11 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
-    """Register the formats in a Spark session, and make ``start()`` check them. *Driver program, once per session*.
+    """Register the formats in a Spark session, and make ``start()`` check them. Call this once per session.
 
-    After this call, every ``writeStream...start()`` of the program first checks the sink: options, columns, output mode,
-    brokers, topic and rights. If something is wrong, ``start()`` raises a short error before Spark writes anything into the
-    checkpoint location. Without this call, the query fails later, in its first micro-batch.
+    After this call, every ``writeStream...start()`` in the driver program first checks the sink: options, columns,
+    output mode, brokers, topic and rights. If something is wrong, ``start()`` raises a short error before Spark writes
+    anything into the checkpoint location. Without this call, the query fails later, in its first micro-batch.
 
     ``barrier-kafka`` then also knows how many tasks the cluster can run at the same time (see its option ``maxPartitions``).
 

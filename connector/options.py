@@ -33,7 +33,7 @@ __all__ = [
 
 
 class _Required:
-    """The type of `REQUIRED`."""
+    """The type of `REQUIRED`. A copy or a pickle of `REQUIRED` is the same object, so ``is`` compares correctly."""
 
     def __repr__(self) -> str:
         return "REQUIRED"
@@ -57,7 +57,7 @@ def prefix_of(options: Mapping[str, str]) -> str | None:
 
 
 def as_str(text: str) -> str:
-    """Return the text without spaces around it. Raises ValueError if nothing is left."""
+    """Return the text without spaces around it. Raise ValueError if nothing is left."""
     if not text.strip():
         raise ValueError("text that is not empty")
     return text.strip()
@@ -220,10 +220,11 @@ class OptionTable:
     name : str
         The format's name, for messages (``barrier-kafka``).
     options : Sequence[Option]
+        The options that users may set.
     passthrough_prefixes : Sequence[str]
         Options whose key starts with one of these prefixes are not parsed, but passed on unchanged.
     passed_to : str
-        For messages: the receiver of the options that are passed on ("the client").
+        The receiver of the options that are passed on, for messages ("the client").
     """
 
     def __init__(
@@ -247,8 +248,8 @@ class OptionTable:
         options : Mapping[str, str]
             The options as Spark passes them. The case of keys is ignored.
         also : OptionTable, optional
-            Another table whose options the user may set as well, such as `HOST_OPTIONS`. If both tables have an option, this
-            table's option is used.
+            Another table whose options the user may set as well, such as `HOST_OPTIONS`. If both tables have an option,
+            the one in this table is used.
 
         Raises
         ------
@@ -277,7 +278,7 @@ class OptionTable:
         return ParsedOptions(values, passthrough, given)
 
     def invalid(self, key: str, text: str, expectation: str) -> OptionError:
-        """Return an ``INVALID_OPTION`` error, for checks that need more than one option or the store."""
+        """Return an ``INVALID_OPTION`` error that a sink raises if a check needs more than one option, or the store."""
         shown = shown_value(key, text)
         return OptionError("INVALID_OPTION", owner=self.name, option=key, value=shown, expectation=expectation)
 

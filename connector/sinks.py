@@ -1,6 +1,6 @@
 """Tools for writing sinks: options, findings, deadlines, secrets and durable files. Users find them in `barrier_kafka.sinks`.
 
-From outside their own folders, our SQL, Delta and multi sinks import only these names and the names of `transactional`.
+The SQL, Delta and multi sinks of this package use only these names, those of `transactional`, and their own modules.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class KafkaQuery(EngineQuery):
 
     def accept(self) -> None:
         """Start it where another query has had its prefix, which an older copy would look like; then accept the location."""
-        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*another query used this query's prefix"):
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*Another query used this query's prefix"):
             self.run()
         assert main(["restore", "--as-is", str(self.place.location), "--claim", "--yes"]) == 0
 

@@ -1,4 +1,6 @@
-"""The checkpoint protocol: two-phase-commit sinks, journal, coordinator, recovery. Independent of engines, stores and commands.
+"""The checkpoint protocol: two-phase-commit sinks, journal, coordinator and recovery.
+
+The package does not depend on a particular engine, store or command.
 
 For users: `TwoPhaseCommitSink` (`sink`, `transaction`), abilities that only some sinks have (`capabilities`), `CheckpointHook`
 (`hooks`), restart strategies (`restart`), errors (`errors`, with their catalogue), `History` (`history`), `Finding`

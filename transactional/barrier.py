@@ -44,7 +44,7 @@ class CheckpointBarrier:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointBarrier:
-        """Return the barrier that `to_json` wrote."""
+        """Build a barrier from the value of `to_json`."""
         return cls(int(value["number"]), BarrierKind(value["kind"]), int(value["timestamp"]))
 
 
@@ -60,7 +60,10 @@ class SourceLine:
 
     @classmethod
     def parse(cls, text: str, name: str = "") -> SourceLine:
-        """Parse a line of any source. If a line of barrier-kafka is malformed, raise one of `transactional.entry.UNFIT`."""
+        """Parse a line of any source.
+
+        If a line of barrier-kafka is malformed, raise one of the errors in `transactional.entry.UNFIT`.
+        """
         try:
             offset = json.loads(text)
         except ValueError:
@@ -93,7 +96,7 @@ class SourceLine:
 
     @property
     def ends(self) -> dict[str, dict[str, int]]:
-        """The end of the micro-batch: topic → partition number, as text → the offset of the next row."""
+        """The offset of the next row after the micro-batch, by topic and by partition number (as a string)."""
         return _positions(self._of("topics"))
 
     @property
@@ -118,9 +121,10 @@ class SourceLine:
 
     @property
     def cut(self) -> Mapping[str, Any] | None:
-        """The newest barriers of other queries that the offset contains, as JSON. None if the source follows no other query.
+        """The newest barriers of other queries up to this offset, as JSON; None if the source follows no other query.
 
-        `lineage` has the newest barrier of each query. `exact` is true if the offset contains no row after these barriers.
+        `lineage` has the newest barrier of each query. `exact` is true if no row up to this offset comes after these
+        barriers.
         """
         found: Mapping[str, Any] | None = self._of("cut")
         return found
@@ -129,7 +133,7 @@ class SourceLine:
     def meaning(self) -> str:
         """The part of the line that must be the same when the micro-batch is replayed.
 
-        For our source: positions, barrier and cut. For any other source: the whole line.
+        For our source, it has the positions, the barrier and the cut. For any other source, it is the whole line.
         """
         if self.offset is None:
             return self.text
@@ -145,10 +149,10 @@ def _positions(value: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[
 
 
 def by_name(lines: Sequence[SourceLine]) -> dict[str, SourceLine]:
-    """Return a micro-batch's source lines by the sources' names.
+    """Return a micro-batch's source lines in a dict, by source name.
 
-    A source without a name has its position, from 0, as its name. The engine does the same when it changes from positions to
-    names during the life of a query.
+    If a source has no name, its position (from 0) is its key. The engine does the same when it changes from positions
+    to names during the life of a query.
     """
     return {line.name or str(position): line for position, line in enumerate(lines)}
 
@@ -163,7 +167,8 @@ def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | N
 def is_between_cuts(lines: Sequence[SourceLine]) -> bool:
     """Return whether a source is on its way to a cut, or two sources are at different cuts.
 
-    While this is true, barriers of the sources close no checkpoint. A stop, a checkpoint's age or purging still closes one.
+    A cut is a set of other queries' marks up to which all sources of this query read. Between two cuts, barriers close
+    no checkpoint. Only a stop, a checkpoint's age or the purging of old log files still closes one.
     """
     cuts = [cut for line in lines if (cut := line.cut)]
     return any(cut.get("toward") for cut in cuts) or len({canonical(cut.get("marks", {})) for cut in cuts}) > 1
@@ -172,7 +177,7 @@ def is_between_cuts(lines: Sequence[SourceLine]) -> bool:
 def cut_of(lines: Sequence[SourceLine]) -> dict[str, Any] | None:
     """Return the newest barriers of other queries that all sources of a micro-batch have reached, as JSON.
 
-    None if no source follows other queries.
+    Return None if no source follows other queries.
     """
     cuts = [cut for line in lines if (cut := line.cut) is not None]
     if not cuts:

@@ -1,6 +1,6 @@
 """Optional abilities of sinks. Each ability is a class; a sink that has the ability is also a subclass of that class.
 
-The framework calls a method of such a class only if the sink is a subclass of the class.
+The framework calls the method of an ability only if the sink is a subclass of the ability's class.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class Examines(ABC):
 
     @classmethod
     def ofOptions(cls, options: Options) -> Any:
-        """Build a sink from options alone, because the columns of the rows are not known. *``barrier doctor``.*
+        """Build a sink from its options alone. *Called by ``barrier doctor``.*
 
-        The sink's `checkStart` has to skip every check that needs columns. Default: pass a schema without columns.
+        The columns of the rows are not known then, so the sink's `checkStart` has to skip every check that needs them.
+        By default, the sink gets a schema without columns.
 
         Raises
         ------
@@ -55,12 +56,12 @@ class Examines(ABC):
 
     @abstractmethod
     def checkStart(self, prefix: str | None) -> None:
-        """Raise the errors that planning the first micro-batch would raise; change nothing. *User's driver program.*
+        """Raise the errors that planning the first micro-batch would raise; change nothing.
 
-        Called once per ``start()``, which raises the errors that this method raises. Without this method, users see
-        such errors only after ``start()`` has returned, when the first micro-batch is planned. Only programs that have
-        registered the sink call this method, so `identify` has to make the same checks. The constructor has already
-        checked options and columns.
+        *Called in the user's driver program, once per ``start()``, and by ``barrier doctor``.* The call of ``start()``
+        raises this method's errors. Without the method, users see such errors only after ``start()`` has returned, when
+        the first micro-batch is planned. Only programs that have registered the sink call this method, so `identify`
+        has to make the same checks. The constructor has already checked options and columns.
 
         Parameters
         ----------
@@ -76,10 +77,11 @@ class Examines(ABC):
         """
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
-        """Look for problems that may appear later; change nothing. Default: no findings.
+        """Look for problems that may appear later; change nothing. By default, return no findings.
 
-        *User's driver program, at the first start at a location; ``barrier doctor``.* Called only if `checkStart`
-        raises no error. The program logs warnings and problems; the command prints all findings.
+        *Called in the user's driver program at the first start at a location, and by ``barrier doctor``.* If
+        `checkStart` raises an error, this method is not called. The program logs warnings and problems; the command
+        prints all findings.
 
         Parameters
         ----------
@@ -97,7 +99,10 @@ class Examines(ABC):
         return ()
 
     def tryOut(self) -> Iterable[Finding]:
-        """Write, read and delete a harmless object where rows will be. *``barrier doctor``.* Default: no findings."""
+        """Write, read and delete a harmless test object in the place where rows will be written.
+
+        *Called by ``barrier doctor``.* By default, do nothing.
+        """
         return ()
 
 
@@ -107,7 +112,9 @@ class NamesDatasets(ABC):
     @classmethod
     @abstractmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the datasets that contain a checkpoint's rows. *User's driver program, with `barrier_kafka.LineageListener`.*
+        """Return the datasets that contain a checkpoint's rows.
+
+        *Called in the user's driver program by `barrier_kafka.LineageListener`.*
 
         Parameters
         ----------
@@ -119,7 +126,7 @@ class NamesDatasets(ABC):
         Returns
         -------
         Collection[tuple[str, str]]
-            OpenLineage namespace and name of each dataset. Empty if they are unknown.
+            The OpenLineage namespace and name of each dataset. Empty if they are unknown.
         """
 
 
@@ -128,11 +135,12 @@ class WarmsUp(ABC):
 
     @abstractmethod
     def warmUp(self, context: TransactionContext) -> None:
-        """Prepare for `beginTransaction`: import modules and connect, but change nothing at the store. *Executor.*
+        """Prepare for `beginTransaction`: import modules and connect, but change nothing in the store.
 
-        Called in a thread while a task waits for its first row, if its partition id had rows in the last two micro-batches.
-        The method must end by itself within seconds, because the task calls no other method before this one returns. If
-        the method raises, the error is logged and ignored. If the task gets no row, only `close` follows.
+        *Called on an executor, in a thread, while a task waits for its first row.* It is called only if the task's
+        partition id had rows in each of the last two micro-batches. The method must return within seconds, because the
+        task calls no other method before this one returns. If the method raises, the error is logged and ignored. If
+        the task gets no row, only `close` follows.
         """
 
 
@@ -141,10 +149,11 @@ class GuardsRuns(ABC):
 
     @abstractmethod
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Claim the prefix at the store (if `mark` is None), or check that this run still owns it. *Driver, at each planning.*
+        """Claim the prefix at the store (if `mark` is None), or check that this run still owns the prefix.
 
-        A new claim ends the previous claim. If this run no longer owns the prefix, raise `FencedError`. If the store
-        has changed since the run began (a failover, an older copy), raise `StoreReplacedError`.
+        *Called on the driver, at each planning.* A new claim ends the previous claim. If this run no longer owns the
+        prefix, raise `FencedError`. If the store has changed since the run began (a failover, an older copy), raise
+        `StoreReplacedError`.
 
         Parameters
         ----------
@@ -171,9 +180,10 @@ class KeepsEvidence(ABC):
 
     @abstractmethod
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that store and journal agree about this query; return the store's state. *Driver, before a run or a rewind.*
+        """Check that store and journal agree about this query; return the store's state.
 
-        Raise only if it is certain that the location was restored from an older copy.
+        *Called on the driver, before a run or a rewind.* Raise only if it is certain that the location was restored
+        from an older copy.
 
         Parameters
         ----------
@@ -197,10 +207,10 @@ class KeepsEvidence(ABC):
         """
 
     def stamp(self, handles: Sequence[Any]) -> int:
-        """Return when the newest of these committed transactions began, as a time or counter of the store. *Driver.*
+        """Return when the newest of these committed transactions began, as a time or counter of the store.
 
-        Called when all transactions of a checkpoint are committed. `checkHistory` gets the highest value so far as
-        `history.stamp`. Default: 0, which means unknown.
+        *Called on the driver, when all transactions of a checkpoint are committed.* `checkHistory` gets the highest
+        value so far as `history.stamp`. By default, return 0, which means unknown.
         """
         return 0
 
@@ -210,9 +220,10 @@ class Expires(ABC):
 
     @abstractmethod
     def lifetime(self) -> float | None:
-        """Return how many seconds the store keeps a prepared transaction; None if forever. *Driver, once per run.*
+        """Return how many seconds the store keeps a prepared transaction; None if there is no limit.
 
-        The coordinator closes a checkpoint before its oldest transaction has used half of this time.
+        *Called on the driver, once per run.* The coordinator closes a checkpoint before its oldest transaction has used
+        half of this time.
         """
 
 
@@ -221,10 +232,10 @@ class ShowsLater(ABC):
 
     @abstractmethod
     def ensureVisible(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
-        """Wait until readers can see all rows of a committed checkpoint; return the repairs. *Driver; may be called again.*
+        """Wait until readers can see all rows of a committed checkpoint; return the repairs.
 
-        Called before the journal records the checkpoint as settled. If the process dies before that, recovery calls this method
-        again.
+        *Called on the driver, before the journal records the checkpoint as settled.* If the process dies before that,
+        recovery calls this method again.
 
         Parameters
         ----------
@@ -249,10 +260,10 @@ class ReportsOutput(ABC):
 
     @abstractmethod
     def output(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return the position of a committed checkpoint's rows in the store, as a small JSON mapping. *Driver.*
+        """Return the position of a committed checkpoint's rows in the store, as a small JSON mapping.
 
-        People read the mapping, and `Restorable` uses it to go back. For a table, for example, return the version. For a topic,
-        return for each partition an offset that is after all rows of the checkpoint.
+        *Called on the driver.* People read the mapping, and `Restorable` uses it to go back. For a table, for example,
+        return the version. For a topic, return for each partition an offset that is after all rows of the checkpoint.
         """
 
 
@@ -260,7 +271,9 @@ class Restorable(ReportsOutput):
     """A sink that can roll its store back to an earlier checkpoint (``barrier rewind --restore-tables``)."""
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Raise the errors of `restoreOutput` that can be known in advance; change nothing. *Driver, before a rewind starts.*
+        """Raise the errors of `restoreOutput` that can be known in advance; change nothing.
+
+        *Called on the driver, before a rewind starts.*
 
         Parameters
         ----------
@@ -275,7 +288,7 @@ class Restorable(ReportsOutput):
 
     @abstractmethod
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
-        """Take the store back to its state after an earlier checkpoint. *Driver; repeated after a crash.*
+        """Take the store back to its state after an earlier checkpoint. *Called on the driver; repeated after a crash.*
 
         Parameters
         ----------
@@ -296,7 +309,7 @@ class WritesTopics(ABC):
 
     @abstractmethod
     def targets(self, handles: Sequence[Any]) -> Collection[str]:
-        """Return the ids of the topics that contain the rows of these handles. *Driver.*"""
+        """Return the ids of the topics that contain the rows of these handles. *Called on the driver.*"""
 
 
 class MarksCheckpoints(ABC):
@@ -305,14 +318,15 @@ class MarksCheckpoints(ABC):
     @property
     @abstractmethod
     def publishesMarks(self) -> bool:
-        """True if the user has configured marks. The sink then publishes one for each checkpoint, even without rows."""
+        """True if the user has configured marks. The sink then publishes one even for a checkpoint without rows."""
 
     @abstractmethod
     def publishMark(self, mark: CheckpointMark, handles: Sequence[Any], confirm: Callable[[], None]) -> None:
-        """Publish a mark, from which other programs learn that a checkpoint's rows can be read. *Driver; may be called again.*
+        """Publish a mark, from which other programs learn that a checkpoint's rows can be read.
 
-        Called when the rows are visible and a sweep is done, before the journal records the checkpoint as settled. If the
-        process dies before that, recovery calls this method again, so readers may find a mark twice.
+        *Called on the driver, when the rows are visible and a sweep is done.* The journal does not record the
+        checkpoint as settled before this method has returned. If the process dies before that, recovery calls this
+        method again, so readers may find a mark twice.
 
         Parameters
         ----------
@@ -338,7 +352,7 @@ class Routes(ABC):
 
     @abstractmethod
     def route(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
-        """Split a batch by route. *Executor.*
+        """Split a batch by route. *Called on an executor.*
 
         A replay calls this method again and must get the same result.
 
@@ -366,9 +380,9 @@ _ALL = (
 
 
 def must_be_whole(sink: type) -> None:
-    """If a sink class has a method of an ability, check that it is a subclass of the ability's class.
+    """Check that a sink class is a subclass of every ability class of which it has a method or an attribute.
 
-    Otherwise the framework would never call the method.
+    If the sink is not such a subclass, the framework would never use the method.
 
     Raises
     ------

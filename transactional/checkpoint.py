@@ -13,7 +13,9 @@ PartKey = tuple[int, str]
 
 @dataclass(frozen=True)
 class CheckpointMark:
-    """The facts that a query publishes about a checkpoint when its rows can be read. Queries that follow this query read them.
+    """A record that a query publishes about a checkpoint as soon as the checkpoint's rows can be read.
+
+    Other queries that follow this query read its marks.
 
     Parameters
     ----------
@@ -46,7 +48,7 @@ class CheckpointMark:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a micro-batch that one writer task prepared, in one sink."""
+    """One writer task's part of a micro-batch, as the task prepared it in one sink."""
 
     partition: int  # The task's partition id.
     # The handle of the prepared transaction. None if the task had no row, or if its rows are visible already (at-least-once).
@@ -71,7 +73,7 @@ class Part:
 
 
 class Mode(str, enum.Enum):
-    """The mode of the tasks of a micro-batch: write all rows, discard all (DRAIN), or write lost parts (REPAIR)."""
+    """The mode of a micro-batch's tasks: write all rows, discard all (DRAIN), or write only lost parts (REPAIR)."""
 
     WRITE = "write"
     DRAIN = "drain"
@@ -156,7 +158,7 @@ class ClosingReason(str, enum.Enum):
 
 
 class CheckpointFailureReason(str, enum.Enum):
-    """The reason why a checkpoint failed. The journal contains the names of the members."""
+    """The reason why a checkpoint failed. The journal stores the member's name, not its value."""
 
     ABORTED = "aborted before its decision: a task failed, the query was stopped, or its commit failed"
     VOID = "its prepared transactions were lost and none was committed, so its rows are written again"

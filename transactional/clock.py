@@ -68,7 +68,7 @@ class Pace:
         self._next = Deadline(0.0, clock)
 
     def due(self) -> bool:
-        """Return whether the action may be done now. If True, the next one is due `seconds` from now."""
+        """Return whether the action may be done now. If True, it counts as done, and is due again after `seconds`."""
         if not self._next.passed():
             return False
         self._next = Deadline(self._seconds, self._clock)

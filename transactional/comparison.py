@@ -33,8 +33,8 @@ def compare_histories(
 ) -> tuple[History, Mapping[str, Any]]:
     """Check that neither the checkpoint location nor the sink's store is an older copy.
 
-    Another driver may be running at the location. It journals each step before it changes the store. So if the comparison
-    fails and the journal has grown, the comparison is repeated.
+    Another driver may be running at the location. It journals each step before it changes the store. So if the store
+    has more than the journal knows, and the journal has grown in the meantime, the comparison is repeated.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ENCODING_VERSION = 2
-"""The encoding that this module describes. Digests in other encodings can't be compared with it."""
+"""The number of the encoding that this module describes. Digests in different encodings can't be compared."""
 
 _MASK = (1 << 64) - 1
 _EMPTY = f"{0:016x}"
@@ -73,7 +73,7 @@ def digest_of_all(digests: Iterable[str]) -> str:
 
 
 def other_encodings(digests: Iterable[str]) -> set[str]:
-    """Return the encodings of these digests that are not this release's.
+    """Return the encodings of these digests, without this release's encoding.
 
     Digests of parts without rows are left out, because they are equal in all encodings.
     """
@@ -98,7 +98,7 @@ def _hash_column(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
 
 
 def _hash_dictionary(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the same as `_hash_binary`, but hash each value of the dictionary only once."""
+    """Do the same as `_hash_binary` for a dictionary-encoded column, but hash each dictionary value only once."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -281,7 +281,7 @@ class RewindBegun(Fact):
 
     @classmethod
     def from_json(cls, body: Json) -> RewindBegun:
-        """Return the fact from its body, which `to_json` wrote."""
+        """Build the fact from a body that `to_json` wrote."""
         return cls(checkpoint=body["checkpoint"], request={key: body[key] for key in body if key != "checkpoint"})
 
 
@@ -309,7 +309,7 @@ class Moved(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreBegun(Fact):
-    """A restore of a savepoint has begun: the first entry of the new journal. Until `Opened`, no query may start here."""
+    """A restore of a savepoint has begun. This is the new journal's first entry. Until `Opened`, no query may start."""
 
     kind = EntryKind.RESTORING
 

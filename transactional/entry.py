@@ -16,7 +16,7 @@ from transactional.errors import JournalError
 FORMAT: Final = 2
 
 UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError)
-"""The errors that code raises when it reads JSON of an unexpected shape, which this version did not write."""
+"""The errors that parsing raises if the JSON has an unexpected shape, because this version did not write it."""
 
 
 class EntryKind:
@@ -87,12 +87,12 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, source: str) -> Entry:
-    """Return the entry that `encode` wrote as these bytes. `source` names the file in error messages.
+    """Build an entry from the bytes that `encode` returned. `source` names the file in error messages.
 
     Raises
     ------
     JournalError
-        ``JOURNAL_DAMAGED`` or ``FORMAT_UNKNOWN``.
+        ``JOURNAL_DAMAGED``: the bytes are not an intact entry. ``FORMAT_UNKNOWN``: a different version wrote the entry.
     """
     try:
         value = json.loads(data)
@@ -133,6 +133,9 @@ def _checksum(text: bytes) -> str:
 
 
 def _without_checksum(data: bytes) -> bytes:
-    """Return an entry's bytes without the checksum. If its body has the same key, the last one is the checksum."""
+    """Return an entry's bytes without the checksum.
+
+    If the entry's body also has a key ``checksum``, the last one in the bytes is the entry's.
+    """
     at = data.rfind(_CHECKSUM_KEY)
     return data[:at] + data[at + len(_CHECKSUM_KEY) + _CHECKSUM_LENGTH + 2 :].rstrip(b"\n")

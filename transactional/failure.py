@@ -63,8 +63,8 @@ _BY_KIND: Final[Mapping[type, Remedy]] = {
     errors.RewindRequiredError: Remedy.REWIND,
     errors.QueryStoppedError: Remedy.STOPPED,
 }
-"""The remedy of each error class and of the classes derived from it, for conditions that are not in the catalogue. For other
-classes: RESTART."""
+"""The remedy for each error class and its subclasses, if the error's condition is not in the catalogue. The remedy for
+any other class is RESTART."""
 
 _BY_ACTION = {
     "restart": Remedy.RESTART,
@@ -74,15 +74,16 @@ _BY_ACTION = {
 }
 
 _RAISED = re.compile(r"\b(\w+Error): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")
-"""Matches a line that reports an error with a condition. The error is ours if its class is in the tree of `errors`, or
-its condition is in the catalogue. Other packages may derive error classes of their own from that tree."""
+"""Matches a line that reports an error with a condition. The error is ours if `errors` defines its class or the
+catalogue has its condition. The latter covers classes that other packages derive from ours."""
 
 _OFFSETS_GONE = "not found in offset log"
-"""Part of the engine's error text if the previous driver wrote ``offsets/N`` after the query was rewound."""
+"""A part of the engine's error message. The engine raises this error if the previous driver wrote ``offsets/N`` after
+the query was rewound."""
 
 
 def failure_of(problem: BaseException | str) -> Failure:
-    """Return the condition, the shortened text and the remedy of an error or of an error's text."""
+    """Return the condition, the shortened text and the remedy of an error. `problem` is the error or its text."""
     if isinstance(problem, TwoPhaseCommitError):
         return _failure(type(problem), problem.condition, str(problem))
     text = str(problem)

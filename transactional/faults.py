@@ -84,7 +84,10 @@ def reach(point: str) -> None:
 
 
 def _take(folder: str, point: str) -> str | None:
-    """Disarm one file of a fault point and return its action; None if no file arms the point."""
+    """Rename one file that arms the fault point, so that it fires only once. Return the file's action.
+
+    Return None if there is no such file.
+    """
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:

@@ -58,9 +58,10 @@ class CheckpointHook(ABC):
 
     @abstractmethod
     def trigger(self, context: HookContext) -> bytes | None:
-        """Return the state to save with this checkpoint. *Driver, commit process, before the decision.*
+        """Return the state to save with this checkpoint. *Called on the driver, in the commit process.*
 
-        The method may be called several times for the same micro-batches, and for a checkpoint that is never decided.
+        The method is called before the checkpoint is decided. It may be called several times for the same
+        micro-batches, and for a checkpoint that is never decided.
 
         Parameters
         ----------
@@ -80,7 +81,9 @@ class CheckpointHook(ABC):
 
     @abstractmethod
     def restore(self, checkpoint: int | None, state: bytes | None) -> None:
-        """Restore the saved state. *Driver, planning process, in every new run before its first task; repeated after a crash.*
+        """Restore the saved state.
+
+        *Called on the driver, in the planning process, before the first task of every new run; repeated after a crash.*
 
         Parameters
         ----------

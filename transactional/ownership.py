@@ -17,7 +17,7 @@ Judge = Callable[[Ledger], None]
 
 
 def newest_run(ledger: Ledger) -> RunRecord:
-    """Return the newest run, which owns the location. Raises ProtocolError if the journal has no run."""
+    """Return the newest run, which owns the location. Raise ProtocolError if the journal has no run."""
     if ledger.newest_run is None:
         raise ProtocolError("PROTOCOL_VIOLATED", reason="the journal has no run, so nothing was ever planned here")
     return ledger.newest_run
@@ -92,7 +92,7 @@ def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> 
 def must_own(token: int) -> Judge:
     """Return a check that the run with this token is the newest and has not ended.
 
-    During a rewind, this must be the token of the rewind, because only the rewind owns the location.
+    During a rewind, `token` must be the rewind's token, because only the rewind owns the location.
     """
 
     def judge(ledger: Ledger) -> None:
@@ -232,7 +232,10 @@ def may_keep(token: int, batch: int, entry: int) -> Judge:
 
 
 def may_void(token: int, batch: int, entry: int) -> Judge:
-    """Return a check of everything that `may_keep` checks, and that the micro-batch is the last one in the journal."""
+    """Return a check for voiding a prepared micro-batch.
+
+    It checks everything that `may_keep` checks, and that the micro-batch is the last one in the journal.
+    """
     keep = may_keep(token, batch, entry)
 
     def judge(ledger: Ledger) -> None:

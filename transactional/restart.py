@@ -27,7 +27,10 @@ class Life(NamedTuple):
 
 
 class RestartStrategy(ABC):
-    """Base class of restart strategies, which decide whether and when a failed query is started again. Immutable."""
+    """Base class of restart strategies. A strategy decides whether and when a failed query is started again.
+
+    Strategies are immutable.
+    """
 
     @abstractmethod
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
@@ -86,7 +89,7 @@ class FailureRate(RestartStrategy):
     max_failures : int
         1 or more. With 3, the query ends at the fourth failure within the interval.
     interval : float
-        Seconds.
+        The length of the interval, in seconds.
     delay : float
         Seconds before each restart.
     """
@@ -150,7 +153,7 @@ class ExponentialDelay(RestartStrategy):
 
 
 class Restarts:
-    """The lives and restarts of one query. After each failure, asks a strategy whether and when to restart."""
+    """Records one query's lives and restarts. After each failure, it asks a strategy whether and when to restart."""
 
     def __init__(
         self, strategy: RestartStrategy, clock: Clock | None = None, chance: Callable[[], float] = random.random

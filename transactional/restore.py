@@ -1,7 +1,7 @@
-"""Pure functions that restore savepoints: they cut the ledger, number the new journal, and judge the entry `moved`.
+"""Pure functions for restoring a savepoint: they cut the ledger, number the new journal, and check the entry `moved`.
 
-A restored journal is *closed* from its first entry, `restoring`, to its second, `opened`. For a claim, the origin's journal
-gets the entry `moved` between these two. Only `moved` changes the location of the query.
+A restored journal is closed from its first entry, `restoring`, until its second, `opened`. If the query itself moves (a
+claim), its original journal gets the entry `moved` in between. Only this entry changes the location of the query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ write that many entries.
 
 
 def _last_settled_by(ledger: Ledger, checkpoint: int) -> int:
-    """Return the last micro-batch of a checkpoint. Raises if the checkpoint, or a micro-batch before it, is not settled."""
+    """Return the last micro-batch of a checkpoint. Raise if the checkpoint or an earlier micro-batch is not settled."""
     chosen = ledger.checkpoints.get(checkpoint)
     last = max(chosen.batches) if chosen is not None else -1
     early = [record.batch for record in ledger.undecided() if record.batch <= last]
@@ -118,7 +118,8 @@ def begins_at(moved: int, saved: Ledger) -> int:
 def begins_far_above(position: int, now: int) -> int:
     """Return the number from which a claimed journal continues if the origin's journal can't be read.
 
-    `now` is the time in milliseconds since the epoch. Writing an entry takes more than a millisecond, so a later claim
-    of the same savepoint begins above every number that an earlier claim has used.
+    `position` is the number of the savepoint's last entry, and `now` is the time in milliseconds since the epoch.
+    Writing an entry takes more than a millisecond, so a later claim of the same savepoint begins above every number
+    that an earlier claim has used.
     """
     return position + FAR_ABOVE + now

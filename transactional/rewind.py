@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class NothingToRewindError(LocationError):
-    """The error if there is nothing to rewind: no transaction is open and no rewind has begun."""
+    """The error that is raised if there is nothing to rewind: no transaction is open, and no rewind has begun."""
 
 
 class QueryLogs(Protocol):
@@ -137,10 +137,11 @@ class Rewinder:
         _must_be_at(self._journal.ledger, position)
 
     def older_copy(self) -> PutBackError | None:
-        """Return the error for a location that is an older copy; None if the location and the store agree.
+        """If the location is an older copy, return the error for it; otherwise None.
 
         An older copy may list transactions as open that ended long ago, so a rewind of this copy could never finish.
-        Routes whose store is gone can't be compared. If the store is an older copy, the rewind may be the remedy.
+        If a store is gone, nothing is compared. If the store is the older copy, this is only logged, because the rewind
+        may be the remedy.
 
         Raises
         ------
@@ -161,7 +162,10 @@ class Rewinder:
         return None
 
     def _last_whole(self, ledger: Ledger) -> int:
-        """Return the earliest micro-batch after which the query may have to continue if the rewind has no named target."""
+        """Return the earliest micro-batch after which the query may have to continue if the rewind has no named target.
+
+        Raise NothingToRewindError if there is nothing to rewind.
+        """
         unsettled = ledger.unsettled()
         if not (unsettled or ledger.undecided() or ledger.voided or out_of_step(ledger, self._logs)):
             reason = f"everything up to micro-batch {ledger.accounted} is committed"
@@ -189,7 +193,7 @@ class Rewinder:
         return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
 
     def begun(self) -> Rewind:
-        """Return the rewind that has begun and has not finished. Raises NothingToRewindError if there is none."""
+        """Return the rewind that has begun and has not finished. Raise NothingToRewindError if there is none."""
         begun = self._journal.ledger.rewinding
         if begun is None:
             raise NothingToRewindError("NOTHING_TO_REWIND", reason="no rewind is in progress here")
@@ -300,7 +304,7 @@ def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
 
 
 def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
-    """Return the micro-batches whose ``offsets/N`` was replaced, after it was recorded, by a driver that had been paused."""
+    """Return the micro-batches whose ``offsets/N`` is not as recorded, because a paused driver has replaced it."""
     return [
         number for number, text in ledger.logs.items() if number in ledger.batches and logs.is_replaced(number, text)
     ]

@@ -1,4 +1,7 @@
-"""The schedule of checkpoint barriers: which micro-batches end with a barrier. Pure: time and events are parameters."""
+"""The schedule of checkpoint barriers: it determines which micro-batches end with a barrier.
+
+The code is pure: time and events are parameters.
+"""
 
 from __future__ import annotations
 

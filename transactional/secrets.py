@@ -18,7 +18,7 @@ from transactional.finding import Finding
 HIDDEN = "(hidden)"
 
 LONG: Final = 20
-"""A secret of at least this number of characters is also hidden inside longer words. Our own words are shorter."""
+"""A secret of at least this many characters is also hidden inside longer words. None of our own words is that long."""
 
 OUR_WORDS: Final = frozenset({"owner", "option", "format", "sink"})
 """Parameters of our errors that are shown unchanged, because they never contain a library's text."""
@@ -42,11 +42,12 @@ _STORAGE = re.compile(
         conditional_put|locking_provider|timeout|connect_timeout|max_retries)$)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""The object-store options that are treated as secret: all but a few harmless ones, because clients accept hundreds of
-names."""
+"""Matches the object-store options that are treated as secret: all but a few harmless ones, because clients accept
+hundreds of names."""
 
 _TRIVIAL = re.compile(r"true|false|\d{1,5}", re.IGNORECASE)
-"""Values of object-store options that are too simple to be secrets. If they were hidden, messages would become unreadable."""
+"""Matches values of object-store options that are too simple to be secrets. If they were hidden, messages would become
+unreadable."""
 
 _NAMED = re.compile(
     rf"""((?:{_NAME})[\w.-]*["']?\s*(?:[=:]|%3d)\s*)   # the name of a secret, with any characters around it
@@ -55,16 +56,15 @@ _NAMED = re.compile(
 )
 
 _ESCAPED = re.compile(r"([\w.-]*%[0-9a-f]{2}[\w.%-]*=)([^\s,;&\"')\]}]+)", re.IGNORECASE)
-"""A name that contains escapes (``%73``), with its value, in an address."""
+"""Matches a name that contains escapes (such as ``%73``) and its value, in an address."""
 
 _IN_URL = re.compile(r"(://[^\s/@:%]*(?::|%3a))[^\s/@]+@", re.IGNORECASE)
 _IN_QUERY = re.compile(rf"""(?:^|[?&;,\s({{"'])[\w.-]*(?:{_NAME})[\w.-]*["']?\s*=""", re.IGNORECASE)
-"""The name of a secret in an address, or in a string of names and values."""
+"""Matches the name of a secret in an address, or in a string of names and values."""
 _USER_IN_URL = re.compile(r"://[^\s/@:]*:.*@")
-"""A user and a password in an address. The password may contain any characters."""
+"""Matches a user and a password in an address. The password may contain any characters."""
 _MAY_HIDE = re.compile("[=%]|://")
-"""Every address and every named secret contains one of these characters. Most values contain none of them and need no
-further search."""
+"""Matches in every value that contains an address or a named secret. Values without a match need no further search."""
 
 
 @lru_cache(maxsize=1024)

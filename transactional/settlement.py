@@ -83,9 +83,9 @@ class Settlement:
         )
 
     def _settle_once(self, identifier: int, token: int) -> bool:
-        """Ask the store once, and act on the answer. Return False if the answer was outdated.
+        """Ask the store once for the states of the checkpoint's open transactions, and act on the answer.
 
-        If the result is False, the caller asks again.
+        Return False if the answer was outdated. The caller then asks again.
         """
         judge = may_settle(token, identifier)
         ledger = self._journal.ledger
@@ -137,8 +137,8 @@ class Settlement:
         """Abort all lost transactions, and the prepared ones that are not in `kept`.
 
         Return a verdict on each part that is not in `kept`. A successful abort proves that the transaction was not
-        committed. Return None if an abort finds that a transaction was committed. In that case, check the states of all
-        parts again.
+        committed. Return None if an abort finds that a transaction was committed. In that case, the caller has to check
+        the states of all parts again.
         """
         keep = {id(part) for part in kept}
         judged = [(part, state) for part, state in states if id(part) not in keep]
@@ -157,10 +157,10 @@ class Settlement:
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
         """C8: commit the handles of these parts. Return False if some parts are lost.
 
-        If the result is False, check the states of the parts. The micro-batches are committed one after the other: the
-        handles of the next one are sent when all handles of the previous one are committed. Within a micro-batch, tasks
-        have different keys, so the order does not matter. If `recovering`, first compare the store with the journal;
-        otherwise C5 has just done that.
+        If the result is False, the caller has to check the states of the parts. The micro-batches are committed one
+        after the other: the handles of the next one are sent when all handles of the previous one are committed. Within
+        a micro-batch, tasks have different keys, so the order does not matter. If `recovering` is true, first compare
+        the store with the journal; otherwise C5 has just done that.
         """
         decided = self._decided(checkpoint)
         if parts and recovering:
@@ -288,7 +288,9 @@ class Settlement:
     ) -> list[HandleState]:
         """C5: check that the store matches the journal, and that every handle is prepared and has time left.
 
-        The first handles are of micro-batches that Spark has committed. `behind` has the micro-batch's number for each of them.
+        The first handles belong to micro-batches that Spark has committed. `behind` has the number of the micro-batch
+        for each of these handles. Before this method raises one of the errors below, it loads the journal again and
+        calls `judge` with the ledger.
 
         Raises
         ------

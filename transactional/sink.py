@@ -77,7 +77,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """True if a batch write may replace the existing rows (``mode("overwrite")``)."""
 
     maxPrepared: int | None = None
-    """The number of micro-batches that may be prepared but undecided at the same time; None for no limit."""
+    """The maximum number of micro-batches that may be prepared but undecided at the same time; None for no limit."""
 
     commitsTogether: ClassVar[bool] = False
     """True if a call of `commit` is atomic: readers see the rows of all its handles, or of none. If True, one call gets
@@ -98,36 +98,39 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     @classmethod
     @abstractmethod
     def name(cls) -> str:
-        """Return the name of the format, which users pass to ``writeStream.format(name)``. *Every process.*"""
+        """Return the format's name, which users pass to ``writeStream.format(name)``. *Called in every process.*"""
 
     def close(self) -> None:
-        """Close clients and connections. Prepared transactions stay prepared. *Every process, unless it dies first.*"""
+        """Close clients and connections. Prepared transactions stay prepared.
+
+        *Called in every process, unless the process dies first.*
+        """
 
     # -- executor, once per task ------------------------------------------------------------------------------------
 
     @abstractmethod
     def beginTransaction(self, context: TransactionContext) -> TransactionT:
-        """Open a transaction. *Executor, at a task's first row.*
+        """Open a transaction. *Called on an executor, when a task gets its first row.*
 
         `sweep` must be able to find the transaction, even if the task dies immediately afterwards.
         """
 
     @abstractmethod
     def write(self, transaction: TransactionT, batch: pa.RecordBatch) -> None:
-        """Write a batch of at least one row, invisible to readers. *Executor, once per Arrow batch.*
+        """Write a batch of at least one row, so that readers can't see it yet.
 
-        Many clients send a request again if they get no answer, and the store may then have the rows twice. So turn off
-        the retries of your client, or make a repeated request harmless. If this method raises, the framework rolls
-        back, and the rows are written again.
+        *Called on an executor, once per Arrow batch.* Many clients send a request again if they get no answer, and the
+        store may then have the rows twice. So turn off the retries of your client, or make a repeated request harmless.
+        If this method raises, the framework rolls back, and the rows are written again.
         """
 
     @abstractmethod
     def preCommit(self, transaction: TransactionT) -> HandleT | None:
-        """Prepare: make all written rows durable and still invisible, even if this process dies. *Executor, once per task.*
+        """Prepare the transaction: make all written rows durable, even if this process dies, but still invisible.
 
-        Durable rows survive a power failure. For files, call `sync_file` and `sync_folder` of `barrier_kafka.sinks`. If
-        the store is a server, let `checkStart` and `identify` reject a server that answers before it has written the
-        rows to disk.
+        *Called on an executor, once per task.* Durable rows survive a power failure. For files, call `sync_file` and
+        `sync_folder` of `barrier_kafka.sinks`. If the store is a server, let `checkStart` and `identify` reject a
+        server that answers before it has written the rows to disk.
 
         Returns
         -------
@@ -137,17 +140,18 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """
 
     def rollback(self, transaction: TransactionT) -> None:
-        """Abort a transaction whose `preCommit` did not return. *Executor, when a task failed.*
+        """Abort a transaction whose `preCommit` did not return. *Called on an executor, when a task has failed.*
 
-        Default: do nothing, because `sweep` aborts the transaction later.
+        By default, do nothing, because `sweep` aborts the transaction later.
         """
 
     # -- driver, any process, any number of times -------------------------------------------------------------------
 
     def identify(self) -> Mapping[str, str]:
-        """Check that the store can be used, and return its identity. *Driver, at each planning.* Default: an empty mapping.
+        """Check that the store can be used, and return its identity. By default, the identity is an empty mapping.
 
-        Two keys have a meaning: ``cluster`` identifies the store, and ``topic`` identifies the target in the store.
+        *Called on the driver, at each planning.* Two keys have a meaning: ``cluster`` identifies the store, and
+        ``topic`` identifies the target in the store.
 
         If transactions are unsettled, a different ``cluster`` is rejected. If the sink returns no ``cluster``, any
         change of the identity or of an option in `addressOptions` is rejected instead. If the user has changed an
@@ -173,10 +177,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     the values of these options stay the same, `identify` has to return the same target."""
 
     def isThere(self, route: str = "") -> bool:
-        """Return whether the target and the sink's own data next to it exist. *Driver, before `identify`.*
+        """Return whether the target and the sink's own data next to it exist; change nothing.
 
-        Change nothing. Called if the journal has settled checkpoints in the store. If the method returns False, the query
-        stops, because `identify` might create an empty target. Default: True.
+        *Called on the driver, before `identify`, if the journal has settled checkpoints in the store.* If the method
+        returns False, the query stops, because `identify` might create an empty target. By default, return True.
 
         Parameters
         ----------
@@ -186,11 +190,12 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
-        """Return the id of a query's newest checkpoint in the store. *Driver, before a run, a rewind, and each commit.*
+        """Return the id of a query's newest checkpoint in the store.
 
-        The framework compares the id with the journal. If the store lacks a checkpoint, or has one that the journal does not
-        know, the query stops before anything is written. Therefore `commit` has to store `DecidedCheckpoint.completed` and
-        the rows atomically. Store it under the query id, not under the prefix, because users may change the prefix.
+        *Called on the driver, before a run, a rewind, and each commit.* The framework compares the id with the journal.
+        If the store lacks a checkpoint, or has one that the journal does not know, the query stops before anything is
+        written. Therefore `commit` has to store `DecidedCheckpoint.completed` and the rows atomically. Store it under
+        the query id, not under the prefix, because users may change the prefix.
 
         Parameters
         ----------
@@ -208,10 +213,11 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
-        """Commit the handles; skip those that are already committed. *Driver; may be called again, also by another process.*
+        """Commit the handles; skip those that are already committed.
 
-        When the method returns, all handles are committed. If some can never be committed, raise `TransactionLostError` with
-        these handles. After any other error, the framework calls the method again with the same arguments.
+        *Called on the driver; may be called again, even by another process.* When the method returns, all handles are
+        committed. If some can never be committed, raise `TransactionLostError` with these handles. After any other
+        error, the framework calls the method again with the same arguments.
 
         Raises
         ------
@@ -223,21 +229,25 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def abort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
-        """Abort the handles; return those that were already committed. *Driver; may be called again.*
+        """Abort the handles; return those that were already committed. *Called on the driver; may be called again.*
 
         The other handles can never be committed afterwards.
         """
 
     def inspect(self, handles: Sequence[HandleT]) -> Sequence[HandleState]:
-        """Return the state of each handle, in order, with one request for all. *Driver.* Default: prepared, no timeout."""
+        """Return the state of each handle, in order, with one request for all handles.
+
+        *Called on the driver.* By default, every handle is prepared and has no timeout.
+        """
         return [HandleState(Outcome.PREPARED) for _ in handles]
 
     @abstractmethod
     def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
-        """Abort open and prepared transactions under the sink's prefix that are not in `known`; return how many. *Driver.*
+        """Abort the open and prepared transactions under the sink's prefix, except those in `known`; return how many.
 
-        `known` has the handles that may still be committed. If your sink records committed transactions, it may delete the
-        record of each transaction that is not in `known` and for which `before.ends(...)` is true.
+        *Called on the driver.* `known` has the handles that may still be committed. If your sink records committed
+        transactions, it may delete the record of each transaction that is not in `known` and for which
+        `before.ends(...)` is true.
 
         A driver that was replaced may still call this method late. If your store can't make an abort and a commit of one
         transaction exclude each other (files, for example), abort only transactions for which `before.ends(...)` is true: no
@@ -264,7 +274,7 @@ def guard_run(sink: TwoPhaseCommitSink[Any, Any], mark: RunMark | None) -> RunMa
 def history_seen(sink: TwoPhaseCommitSink[Any, Any], history: History) -> Mapping[str, Any]:
     """Compare the query's history with the store, and return the current state of the store, as JSON for the journal.
 
-    Raises the same errors as `KeepsEvidence.checkHistory`.
+    Raise the same errors as `KeepsEvidence.checkHistory`.
     """
     if isinstance(sink, KeepsEvidence):
         return sink.checkHistory(history)

@@ -30,8 +30,8 @@ _MOST = 64
 """The maximum number of words of a short span."""
 
 _WIDTHS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, _MOST)
-"""The group widths, in words. Each span is read with the smallest width that fits. There are few widths, so that a
-batch has few groups."""
+"""The widths, in words, into which short spans are grouped. Each span is read with the smallest width that fits. There
+are few widths, so that a batch has few groups."""
 
 _BLOCK = 16_384
 """The number of words that are mixed in one call. Two arrays of this size fit into the cache of a CPU core."""
@@ -58,7 +58,7 @@ def mix(values: np.ndarray[Any, Any], scratch: np.ndarray[Any, Any] | None = Non
 
 
 def hash_spans(data: Any, starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a 64-bit hash of each span. In addition to the result, this needs memory for only a few numbers per span.
+    """Return a 64-bit hash of each span. Besides the result, the function needs memory for a few numbers per span.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def _sum_words(
     group: int,
     sums: np.ndarray[Any, Any],
 ) -> None:
-    """Write the sum of each span's mixed words into `sums`. All spans belong to the same group of lengths."""
+    """Write the sum of each span's mixed words into `sums`. All spans have the width ``_WIDTHS[group]``."""
     import numpy as np
 
     width = _WIDTHS[group]
@@ -156,7 +156,7 @@ def _sum_readable(
     group: int,
     sums: np.ndarray[Any, Any],
 ) -> None:
-    """Do the same as `_sum_words`, for spans whose group's width does not pass the end of `octets`."""
+    """Do the same as `_sum_words`, for spans that can be read at full width without passing the end of `octets`."""
     import numpy as np
 
     width, whole = _WIDTHS[group], _WIDTHS[group - 1] if group else 0
@@ -182,7 +182,7 @@ def _sum_readable(
 
 @lru_cache(maxsize=1)
 def _constants() -> tuple[np.ndarray[Any, Any], ...]:
-    """Return the shifts and the factors of the finalizer, as the numpy arrays that are fastest to use."""
+    """Return the shifts and the factors of SplitMix64's finalizer, as the numpy arrays that are fastest to use."""
     import numpy as np
 
     return tuple(np.array(each, np.uint64) for each in (30, 27, 31, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

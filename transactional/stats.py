@@ -91,7 +91,7 @@ class CheckpointHistory:
 
     @property
     def time(self) -> int:
-        """The time when the checkpoint entered its state."""
+        """The time when the checkpoint entered its current state, in milliseconds since the epoch."""
         return next(at for at in (self.committed, self.decided, self.failed, 0) if at is not None)
 
     def to_json(self) -> dict[str, Any]:

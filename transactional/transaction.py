@@ -64,7 +64,7 @@ class HandleState:
     margin : float
         For `PREPARED`: a checkpoint with this handle is decided only if more than this number of seconds is left.
     evidence : str
-        How the sink knows the outcome, in a few words. If the framework has to judge the transaction
+        The sink's reason for this outcome, in a few words. If the framework has to judge the transaction
         (committed or lost), the journal records this text.
     """
 

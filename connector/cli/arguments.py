@@ -72,7 +72,7 @@ _OF_ALL = {"output": (_Output, Output.TABLE)}
 
 
 def for_typer(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a wrapper of a command that typer can call.
+    """Return a wrapper through which typer can call a command.
 
     The wrapper takes ``--output`` instead of `report`, and ``--option`` and ``--options-file`` instead of `given`.
     """

@@ -49,7 +49,7 @@ class Program(TyperGroup):
     _json = False
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments of the program itself."""
+        """Parse the arguments before the command's name. ``--json`` is first replaced by ``--output json``."""
         args = spelt_out(args)
         self._json = asks_json(args)
         with self._answering():
@@ -154,7 +154,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "offsets": offsets,
     "compile-pyspark": compile_pyspark,
 }
-"""Every command, by its name. Help, parsing and ``docs/commands.md`` are generated from its docstring and arguments."""
+"""All commands, by name. Help, parsing and ``docs/commands.md`` are generated from their docstrings and arguments."""
 
 _groups = {name: typer.Typer(help=text, **_SETTINGS) for name, text in GROUPS.items()}
 for _name, _group in _groups.items():

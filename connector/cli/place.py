@@ -1,4 +1,4 @@
-"""Functions of commands that open a checkpoint location and its journal."""
+"""Functions with which commands open a checkpoint location and its journal."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def load_journal(path: str, new: bool = False, first_start: bool = False) -> tup
 
 
 def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
-    """Return the location and its loaded journal.
+    """Return the location and its loaded journal. Refuse a location without a journal.
 
     Parameters
     ----------

@@ -75,7 +75,7 @@ class Report:
     Attributes
     ----------
     json : bool
-        Whether standard output gets one JSON document instead of text.
+        True if standard output gets one JSON document instead of text.
     facts : dict[str, Any]
         The fields of the JSON document, except for ``status``.
     status : str
@@ -182,7 +182,7 @@ def writing() -> Iterator[None]:
 
 @contextmanager
 def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterator[Report]:
-    """Run a command's body. If the body raises an error, print the error and exit with its status."""
+    """Run the body of a command as a block. If the block raises an error, print it, and exit with its status."""
     report = Report(output)
     status = Status.DONE
     try:

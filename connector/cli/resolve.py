@@ -36,7 +36,7 @@ CONSEQUENCES = {
 }
 
 Key = tuple[int | None, str]
-"""The key of a part: the id of its checkpoint, or None; and ``BATCH/PARTITION`` or ``BATCH/PARTITION/SINK``."""
+"""The key of a part: its checkpoint's id (None without one), and ``BATCH/PARTITION`` or ``BATCH/PARTITION/SINK``."""
 
 
 def resolve(

@@ -1,8 +1,8 @@
 """Match a query's rows with a table: columns, types, constraints and features.
 
-A table can have requirements for its writers. The sink meets each requirement, or rejects the table and names the
-requirement. `check_protocol` and `fit_columns` run on the driver before the first task; `Columns.arrange` runs on every
-batch.
+A table can require something of its writers. The sink meets each requirement, or rejects the table with an error that
+names the requirement. `check_protocol` and `fit_columns` run on the driver before the first task; `Columns.arrange`
+runs on every batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ features it uses."""
 
 
 REFUSED: Final = frozenset(" ,;{}()\n\t=")
-"""Characters in names that Delta's writers reject (Spark's ``DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES``)."""
+"""The characters that Delta's writers reject in column names (Spark's ``DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES``)."""
 
 
 # -- the table ------------------------------------------------------------------------------------------------------
@@ -45,13 +45,13 @@ def arrow_schema(table: DeltaTable) -> pa.Schema:
 
 
 def columns_digest(table: DeltaTable) -> str:
-    """Return a digest of the table's columns and partitioning, which shows whether they have changed."""
+    """Return a digest of the table's columns and partition columns. If it changes, the columns have changed."""
     text = json.dumps([table.schema().to_json(), table.metadata().partition_columns])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_protocol(table: DeltaTable) -> None:
-    """Reject a table that requires writer features which this sink does not have."""
+    """Raise if the table requires more of its writers than this sink can do, such as CHECK constraints."""
     protocol, configuration = table.protocol(), table.metadata().configuration
     features = set(protocol.writer_features or ())
     wanted = sorted(features - HONOURED - ONLY_IF_USED)
@@ -77,7 +77,7 @@ def check_protocol(table: DeltaTable) -> None:
 
 
 def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Raise if no table can be created with these columns."""
+    """Raise if a table can't be created with these columns, partitioned by `partition_by`."""
     check_columns(schema)
     check_names(schema)
     for name in partition_by:
@@ -131,7 +131,10 @@ def inner_fields(type_: pa.DataType) -> list[pa.Field]:
 
 
 def column_of(schema: pa.Schema, name: str) -> int:
-    """Return the index of the column with this name, ignoring case."""
+    """Return the index of the column that the option ``partitionBy`` names, ignoring case.
+
+    Raise unless exactly one matches.
+    """
     found = [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
@@ -185,7 +188,10 @@ class Columns:
 
     @cached_property
     def written(self) -> pa.Schema:
-        """Return the schema of the files. All columns are nullable: Arrow can't write a null struct with a NOT NULL field."""
+        """Return the schema of the files.
+
+        All columns are nullable, because Arrow can't write null for a struct that has a NOT NULL field.
+        """
         return pa.schema([nullable(field) for field in self.target])
 
     def arrange(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -283,7 +289,7 @@ def check_nulls(column: str, field: pa.Field, array: pa.Array) -> None:
 
 
 def strict_inside(type_: pa.DataType) -> bool:
-    """Return whether a field inside a nested type is NOT NULL. A map's keys, which are always NOT NULL, do not count."""
+    """Return whether a nested type contains a NOT NULL field. A map's keys, which are always NOT NULL, do not count."""
     if pa.types.is_struct(type_):
         inner = list(type_)
     elif pa.types.is_map(type_):
@@ -296,7 +302,10 @@ def strict_inside(type_: pa.DataType) -> bool:
 
 
 def nullable(field: pa.Field) -> pa.Field:
-    """Return the column with nulls allowed, also in nested fields, as in Spark: an expression's nullability is unreliable."""
+    """Return the column with nulls allowed, also in nested fields.
+
+    Spark does the same, because the nullability of an expression is unreliable.
+    """
     return pa.field(field.name, nullable_inside(field.type), nullable=True)
 
 

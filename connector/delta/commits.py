@@ -1,4 +1,7 @@
-"""A query's commits to its table, each with the query's app transaction and a mark."""
+"""Write a query's commits to its table.
+
+Each commit contains one of Delta's app transactions, whose id is made from the query id, and a mark (see `MARK`).
+"""
 
 from __future__ import annotations
 
@@ -46,14 +49,14 @@ def add_files(table: DeltaTable, handles: Sequence[DeltaHandle], checkpoint: Dec
 
 
 def exclude(table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
-    """Abort transactions: write a commit without files, after which these transactions can never be committed."""
+    """Abort transactions with a commit that adds no files. After this commit, they can never be committed."""
     app = handles[0]["app"]
     mark = {"outcome": "aborted", "aborted": [handle["nonce"] for handle in handles]}
     _write(table, [], app, table.transaction_version(app) or 0, mark)
 
 
 def _write(table: DeltaTable, actions: list[Any], app: str, version: int, mark: dict[str, Any]) -> None:
-    """Write one commit. Raise if another process has committed with the same app since `table` was opened."""
+    """Write one commit. Raise if another process has committed with the same app id since `table` was opened."""
     from deltalake import CommitProperties, Transaction
 
     table.create_write_transaction(

@@ -21,8 +21,8 @@ from transactional import RowRefusedError
 ROW_GROUP_ROWS: Final = 1 << 20
 ROW_GROUP_BYTES: Final = 64 << 20
 LEAST_GROUP_ROWS: Final = 1 << 14
-"""Limits of a row group, which stays in memory until it is complete: at most `ROW_GROUP_ROWS` rows; about `ROW_GROUP_BYTES`
-bytes before encoding, but at least `LEAST_GROUP_ROWS` rows."""
+"""The limits of a row group, which stays in memory until it is complete. A row group has about `ROW_GROUP_BYTES` bytes
+before encoding, but at least `LEAST_GROUP_ROWS` and at most `ROW_GROUP_ROWS` rows."""
 
 OPEN_FILES: Final = 64
 """The maximum number of files that a task may have open. If it needs another file, it closes the least recently written
@@ -47,7 +47,7 @@ class AddedFile(TypedDict):
 
 @dataclass
 class OpenFile:
-    """A file that is being written."""
+    """A data file that the task is writing, and the statistics of its rows so far."""
 
     path: str
     values: dict[str, str | None]
@@ -82,7 +82,7 @@ class DataFiles:
         self._bounded = without_floating(self._inside)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch, which has the table's columns, into the files."""
+        """Write a batch, which must have the table's columns, into the files of its partition values."""
         parts = list(split(batch, self.partition_by))
         wanted = dict.fromkeys(values for values, _ in parts)  # null and the empty string become the same value
         self._plan([values for values in wanted if values not in self._open and values not in self._planned])
@@ -90,7 +90,7 @@ class DataFiles:
             self._write_part(values, rows.select(self._inside.names))
 
     def finish(self) -> list[AddedFile]:
-        """Close all files, make them durable, and return them."""
+        """Close all files, make them durable, and return their descriptions."""
         for values in list(self._open):
             self._close(values)
         self.folder.sync_names(file["path"] for file in self.added)
@@ -120,7 +120,10 @@ class DataFiles:
             self._close(values)
 
     def _plan(self, fresh: Sequence[tuple[str | None, ...]]) -> None:
-        """Choose paths for new files, and announce these paths before the first file is created."""
+        """Choose a path for the next file of each of these partition values.
+
+        Announce the paths before the files are created.
+        """
         if fresh:
             for values in fresh:
                 self._planned[values] = self._path(values, len(self.paths))
@@ -167,7 +170,10 @@ class DataFiles:
 def split(
     batch: pa.RecordBatch, partition_by: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Split a batch by the values of its partition columns. Yield the values, as Delta's log writes them, with their rows."""
+    """Split a batch by the values of its partition columns.
+
+    Yield each combination of values, in the form in which Delta's log stores them, with its rows.
+    """
     if not partition_by:
         yield (), batch
         return
@@ -188,7 +194,7 @@ def split(
 
 
 def partition_text(column: str, value: pa.Scalar) -> str | None:
-    """Return a partition column's value as Delta's log writes it; reject the row if the log can't store the value."""
+    """Return a partition column's value in the form in which Delta's log stores it. Raise if the log can't store it."""
     try:
         return text_of(value.as_py())
     except (ValueError, OverflowError) as problem:
@@ -197,7 +203,10 @@ def partition_text(column: str, value: pa.Scalar) -> str | None:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a partition value as Delta's log writes it; None for null and for an empty string, which Delta reads as null."""
+    """Return a partition value in the form in which Delta's log stores it.
+
+    Return None for null and for an empty string, which Delta reads as null.
+    """
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -220,5 +229,5 @@ def folder_of(value: str | None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a string with the escapes that Spark writes in a folder's name."""
+    """Return a string with the escapes that Spark uses in the names of folders."""
     return "".join(f"%{ord(c):02X}" if c < " " or c in UNSAFE else c for c in text)

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 MARK: Final = "barrierKafka"
-"""The key of our mark in ``commitInfo``. The mark contains a checkpoint, an outcome, and nonces of aborted transactions."""
+"""The key of the sink's mark in ``commitInfo``. The mark of a commit names the checkpoint and its micro-batches. The
+mark of an abort has the nonces of the aborted transactions, and the mark of a rewind has the rewind's number."""
 
 
 @dataclass
 class Past:
-    """The added files and the aborted transactions that the table's log contains after a version."""
+    """The files that were added and the transactions that were aborted after a version, from the table's log."""
 
     # Paths of all files that were added, including files that were removed later.
     added: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""The check of `barrier doctor` that writes to a table's folder."""
+"""The check in which `barrier doctor` writes a file to a table's folder."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class DeltaHandle(TypedDict):
 
 
 def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[int | None]) -> HandleState:
-    """Return the state of a handle, from the log and from the sizes of its files."""
+    """Return the state of a handle, from the log and from the present sizes of its files (None for a missing file)."""
     if handle["format"] != FORMAT:
         return HandleState(
             Outcome.UNKNOWN,

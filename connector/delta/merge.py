@@ -25,7 +25,7 @@ def idempotent_merge(
     version: int,
     app: str | None = None,
 ) -> None:
-    """MERGE a micro-batch into a Delta table exactly once. *Called on the driver, in ``foreachBatch``.*
+    """MERGE a micro-batch into a Delta table exactly once. Call this on the driver, in ``foreachBatch``.
 
     delta-spark runs the MERGE, so all of its features work: updates, deletes, change data feed, deletion vectors. The commit
     contains Delta's transaction id (``txnAppId``, ``txnVersion``) together with the rows. So if a micro-batch is replayed,

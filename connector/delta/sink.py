@@ -1,9 +1,9 @@
-"""The format ``2pc-delta``: tasks write Parquet files, and the driver adds them to the table, with one commit per checkpoint.
+"""The format ``2pc-delta``: tasks write Parquet files, and one commit per checkpoint adds them to a table.
 
 In the first phase, tasks write files. No version of the table names these files, so they are invisible. In the second phase,
-one Delta commit adds the files of a whole checkpoint. This commit contains the app transaction (query, checkpoint id) and a
-mark. Only the log decides the outcome of a transaction: one commit adds the transaction's files, or the mark of a different
-commit aborts the transaction.
+one Delta commit of the driver adds the files of a whole checkpoint. This commit contains an app transaction of Delta,
+with the query and the checkpoint's id, and a mark. Only the log decides the outcome of a transaction: either a commit
+adds its files, or the mark of another commit aborts it.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
 
 NO_COLUMN: Final = "barrier-doctor-column"
-"""The name of a placeholder column, used if the table's columns are unknown."""
+"""The name of a placeholder column, which `DeltaSink.ofOptions` uses if the table does not exist."""
 
 INDEXED_COLUMNS: Final = 32
-"""Delta's default for delta.dataSkippingNumIndexedCols."""
+"""Delta's default for the table property delta.dataSkippingNumIndexedCols."""
 
 RETRY_SECONDS: Final = 0.05
-"""Seconds between two attempts at a commit. (If a commit collides only with appends, deltalake repeats the commit.)"""
+"""Seconds between two attempts at a commit. (If a commit collides only with appends, deltalake itself repeats it.)"""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class DeltaTransaction:
 
 
 class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
-    """Appends rows to a Delta table, each checkpoint as one version.
+    """Appends rows to a Delta table. Each checkpoint becomes one version of the table.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def beginTransaction(self, context: TransactionContext) -> DeltaTransaction:
-        """Open the table, and match the rows' columns with the table's. The first batch creates the first file."""
+        """Open the table, and match the rows' columns with the table's. No file is created before the first batch."""
         table = self._folder.open()
         metadata = table.metadata()
         columns = replace(fit_columns(self.schema, arrow_schema(table)), partition_by=tuple(metadata.partition_columns))
@@ -203,14 +203,17 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the table's folder as a dataset of OpenLineage."""
+        """Return the table's folder as a dataset in OpenLineage: its namespace and its name."""
         where = urlsplit(options.get("path", ""))
         if where.scheme in ("", "file"):
             return [("file", where.path)]
         return [(f"{where.scheme}://{where.netloc}", where.path.lstrip("/"))]
 
     def identify(self) -> dict[str, str]:
-        """Create the table if it does not exist, or add new columns if requested. Return the table's identity."""
+        """Create the table if it does not exist; with ``mergeSchema``, add new columns.
+
+        Return the table's URI and id.
+        """
         with self._folder.reaching():
             if not self._folder.exists():
                 self._create()
@@ -232,7 +235,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return self._folder.open().transaction_version(f"{queryId}/{self.name()}") or 0
 
     def output(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> dict[str, Any]:
-        """Return the version of the table that a checkpoint created; empty if the version is unknown."""
+        """Return the version of the table that a checkpoint created, as a mapping; empty if the version is unknown."""
         if not handles:
             return {}
         app, since = handles[0]["app"], min(handle["version"] for handle in handles)
@@ -240,12 +243,12 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return {} if version is None else {"table": self._folder.uri, "version": version, "app": app}
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Check that the table can go back to the version that a checkpoint created."""
+        """Check that the table can be rolled back to the version in `output`, which a checkpoint created."""
         self._must_name_version(output)
         check_restorable(self._folder, output["version"], output["app"])
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
-        """Take the table back to the version that a checkpoint created."""
+        """Roll the table back to the version in `output`, which a checkpoint created."""
         self._must_name_version(output)
         restore_version(self._folder, output["version"], output["app"], rewind)
         self._folder.sync_log()
@@ -331,11 +334,14 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return committed
 
     def inspect(self, handles: Sequence[DeltaHandle]) -> Sequence[HandleState]:
-        """Return the state of each handle, from the table's log and the folder."""
+        """Return the state of each handle, from the table's log and from the sizes of the files."""
         return self._outcomes(self._folder.open(), handles) if handles else []
 
     def sweep(self, known: Sequence[DeltaHandle], before: Cutoff) -> int:
-        """Delete the files of uncommitted transactions that are over (see `Cutoff`) and not in `known`. Return how many."""
+        """Delete the files of uncommitted transactions that are over (see `Cutoff`) and not in `known`.
+
+        Return the number of these transactions.
+        """
         kept = {handle["nonce"] for handle in known}
         notes = [note for note in self._notes.all() if note.nonce not in kept]
         notes = [note for note in notes if before.ends(note.queryId, note.run, note.batch)]
@@ -388,7 +394,10 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         return [outcome(table, past, handle, [next(sizes) for _ in handle["files"]]) for handle in handles]
 
     def _try(self, attempt: Callable[[], list[DeltaHandle]], what: str) -> list[DeltaHandle]:
-        """Call `attempt` until it succeeds, or until ``commitTimeoutMs`` has passed."""
+        """Call `attempt` until it succeeds, or until ``commitTimeoutMs`` has passed.
+
+        `what` names the attempt in the error.
+        """
         from deltalake.exceptions import DeltaError, DeltaProtocolError
 
         deadline = Deadline(self._settings.commit_seconds, self._clock)

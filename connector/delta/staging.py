@@ -1,4 +1,4 @@
-"""Notes about unfinished transactions. If a task dies, a note names the task's files, so no one has to list the table's folder.
+"""Notes about unfinished transactions. If a task dies, its note lists its files, so no one has to search the folder.
 
 A task writes the note ``<table>/_barrier/<prefix>/<nonce>.json`` before the transaction's first file, and again before each
 further file. The note is deleted when the transaction is over. Readers and VACUUM ignore folders that start with ``_``.
@@ -20,12 +20,12 @@ from transactional import TransactionContext
 log = logging.getLogger(__name__)
 
 VERSION: Final = 2
-"""The format of notes."""
+"""The version of the format of notes."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A note about an unfinished transaction. It names the transaction's files, in case the task dies."""
+    """A note that lists the files of an unfinished transaction, so that they can be deleted if the task dies."""
 
     nonce: str
     queryId: str
@@ -60,7 +60,10 @@ class Notes:
         self._folder.delete([self._path(nonce) for nonce in nonces])
 
     def all(self) -> Iterator[Note]:
-        """Yield all notes. Skip notes in another format, and damaged notes, because a damaged note may name any file."""
+        """Yield all notes.
+
+        Skip notes in another format, and damaged notes, because a damaged note could name any file.
+        """
         for name in self._folder.names(self._place):
             if not name.endswith(".json"):
                 continue
@@ -82,7 +85,10 @@ class Notes:
 
 
 def _parsed(data: bytes) -> Note | None:
-    """Return the parsed note; None if it has another format. Raise one of `UNFIT` if the note is damaged."""
+    """Return the parsed note; None if it has another format.
+
+    Raise one of the errors in `UNFIT` if the note is damaged.
+    """
     value = json.loads(data)
     known = value.pop("checksum", None)
     if value["format"] != VERSION:

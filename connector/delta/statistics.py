@@ -1,4 +1,6 @@
-"""Statistics of a data file, for data skipping ("per-file statistics" in Delta's protocol). Most are from Parquet's footer.
+"""Statistics of a data file, for data skipping ("per-file statistics" in Delta's protocol).
+
+Most of the statistics are taken from Parquet's footer.
 
 Readers skip files by these bounds, so a wrong bound would lose rows. A bound that can't be exact is made wider or left out.
 """
@@ -24,9 +26,10 @@ HIGHEST: Final = "\U0010ffff"
 
 
 class Seen:
-    """Statistics that the footer does not have: null counts of lists and maps; null counts and bounds of strings and floats.
+    """Statistics of a file that are not taken from its footer.
 
-    If a row group contains a string over 4,096 bytes, the footer has no bounds for that column.
+    These are the null counts of lists and maps, and the null counts and bounds of strings and floating-point numbers.
+    For a string column, the footer has no bounds if a row group contains a string over 4,096 bytes.
 
     For Spark, NaN is the greatest number. pyarrow leaves NaN out of the footer's bounds, so Spark would skip row groups that
     contain NaN. Therefore floating-point columns get no bounds in the footer (`without_floating`). A column that contains NaN
@@ -43,7 +46,7 @@ class Seen:
         self._with_nan: set[str] = set()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Include a batch in the statistics."""
+        """Add the rows of a batch to the statistics."""
         for name in self.nulls:
             self.nulls[name] += batch.column(name).null_count
         for name in self._floating:
@@ -119,7 +122,10 @@ def as_json(value: Any) -> str:
 
 
 def bounds_of(footer: pq.FileMetaData, index: int, path: tuple[str, ...], missing: dict[str, Any]) -> tuple[Any, Any]:
-    """Return a leaf column's bounds from the footer; two Nones if they are unknown. Put its null count into `missing`."""
+    """Return a leaf column's bounds from the footer; two Nones if they are unknown. Put the null count into `missing`.
+
+    `index` is the column's position in the file.
+    """
     groups = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
     if any(group is None for group in groups):
         return None, None
@@ -138,10 +144,10 @@ def bounds_of(footer: pq.FileMetaData, index: int, path: tuple[str, ...], missin
 def leaves(
     schema: Iterable[pa.Field], above: tuple[str, ...] = (), index: int = 0
 ) -> Iterable[tuple[tuple[str, ...], pa.DataType, int]]:
-    """Yield the leaf columns in order: path, type, and position in the file. A list or map is one leaf.
+    """Yield the path, the type and the position in the file of each leaf column, in order. A list or map is one leaf.
 
-    Inside a struct, lists and maps are left out. Use the position to find a leaf in the footer, because names are ambiguous:
-    ``a.b`` can be a column, or the field ``b`` of ``a``.
+    Lists and maps inside a struct are left out. Use the position to find a leaf in the footer, because names are
+    ambiguous: ``a.b`` can be a column, or the field ``b`` of ``a``.
     """
     for field in schema:
         nested = pa.types.is_map(field.type) or pa.types.is_list(field.type)
@@ -169,7 +175,7 @@ def put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def lower(value: Any, type_: pa.DataType) -> Any:
-    """Return a lower bound: the value, or a smaller one that JSON can represent. None if there is none."""
+    """Return a lower bound that JSON can represent: the value, or a smaller one. None if there is no such bound."""
     if isinstance(value, str):
         return value[:TEXT_PREFIX]
     if isinstance(value, dt.datetime):
@@ -178,7 +184,7 @@ def lower(value: Any, type_: pa.DataType) -> Any:
 
 
 def upper(value: Any, type_: pa.DataType) -> Any:
-    """Return an upper bound: the value, or a greater one that JSON can represent. None if there is none."""
+    """Return an upper bound that JSON can represent: the value, or a greater one. None if there is no such bound."""
     if isinstance(value, str):
         if len(value) <= TEXT_PREFIX:
             return value
@@ -202,7 +208,7 @@ def exact(value: Any) -> Any:
 
 
 def instant(value: dt.datetime, type_: pa.DataType, up: bool) -> str | None:
-    """Return an instant in ISO 8601 with milliseconds, rounded down or up; None before the year 1000."""
+    """Return a time in ISO 8601, rounded down or up to milliseconds; None if its year is below 1000 or out of range."""
     rest = value.microsecond % 1000
     try:
         rounded = value - dt.timedelta(microseconds=rest) + dt.timedelta(milliseconds=1 if up and rest else 0)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
-"""The terminal colors in the errors of deltalake."""
+"""The codes for terminal colors in the errors of deltalake."""
 
 MOST_SAID: Final = 600
-"""The maximum number of characters of a client's error that are shown."""
+"""The maximum number of characters that are shown of an error of deltalake or of a store's client."""
 
 REQUESTS_AT_ONCE: Final = 16
 """The maximum number of parallel HEAD or DELETE requests to an object store. Each takes tens of milliseconds."""
@@ -48,7 +48,7 @@ class TableFolder:
         return self._options.path
 
     def exists(self) -> bool:
-        """Return whether the folder contains a Delta table."""
+        """Return whether the folder contains a Delta table. Raise if a local path leads to a file."""
         from deltalake import DeltaTable
 
         if self._options.local and not os.path.isdir(found := nearest(self.uri)):
@@ -58,7 +58,10 @@ class TableFolder:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Run the block. If it raises ``OSError``, raise ``TABLE_UNREACHABLE`` instead, which names the table."""
+        """Run the block.
+
+        If it raises ``OSError``, raise the error ``TABLE_UNREACHABLE`` instead, which names the table.
+        """
         try:
             yield
         except OSError as problem:
@@ -75,7 +78,7 @@ class TableFolder:
             raise StoreUnreachableError("TABLE_UNREACHABLE", table=self.uri, reason="there is no Delta table") from None
 
     def storage_options(self) -> dict[str, str] | None:
-        """Return deltalake's options for the object store; None if there are none."""
+        """Return the user's options for the object store, as deltalake expects them; None if there are none."""
         return dict(self._options.storage) or None
 
     def log(self, version: int) -> Iterator[Mapping[str, Any]] | None:
@@ -89,7 +92,7 @@ class TableFolder:
     # -- durability: an object store needs no calls -----------------------------------------------------------------
 
     def sync_log(self) -> None:
-        """Make the table's newest version durable: sync all files of the log that readers need, no matter who wrote them.
+        """Make the table's newest version durable: sync all log files that readers need, whoever wrote them.
 
         deltalake and Spark write the log without fsync. Readers need the log's newest checkpoint and all later commits.
         """
@@ -189,7 +192,7 @@ class TableFolder:
             from deltalake.fs.fs_handler import DeltaStorageHandler
 
             class Handler(DeltaStorageHandler):
-                """deltalake's handler, whose streams accept any buffer of pyarrow, not only bytes."""
+                """A handler of deltalake, changed so that its streams accept any pyarrow buffer, not only bytes."""
 
                 def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
                     return pa.PythonFile(_BytesOnly(self._handler.open_output_stream(path, metadata)), mode="w")
@@ -212,7 +215,7 @@ class _BytesOnly:
 
 
 def plain(problem: BaseException) -> str:
-    """Return the text of a client's error on one line, without colors, and shortened."""
+    """Return an error's text on one line, without color codes, and cut to at most `MOST_SAID` characters."""
     return " ".join(ANSI.sub("", str(problem)).split())[:MOST_SAID]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, checkpoint: int) -> int | None:
-    """Return the version that added a checkpoint's files; None if the log does not contain this version."""
+    """Return the version after `since` that added a checkpoint's files; None if the log does not contain it."""
     for version in range(table.version(), since, -1):
         actions = folder.log(version)
         if actions is None:
@@ -26,14 +26,17 @@ def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, che
 
 
 def check_restorable(folder: TableFolder, version: int, app: str) -> None:
-    """Check, before a rewind begins, that the table can go back to a version."""
+    """Check, before a rewind begins, that the table can be rolled back: no one else has committed a later version."""
     others, _ = _others(folder, folder.open(), version, app)
     if others:
         raise _refusal(folder, version, others)
 
 
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
-    """Write a commit that rolls the table back to a version. If this rewind has already written the commit, do nothing."""
+    """Write a commit that rolls the table back to a version. If this rewind has already written it, do nothing.
+
+    Raise if someone else has committed a later version.
+    """
     from deltalake import CommitProperties
 
     table = folder.open()
@@ -64,7 +67,7 @@ def _refusal(folder: TableFolder, version: int, others: list[int]) -> StoreError
 
 
 def _whose(actions: Iterable[Mapping[str, Any]]) -> tuple[set[str], Mapping[str, Any]]:
-    """Return the app ids of a commit's app transactions, and our mark in the commit."""
+    """Return the ids in a commit's app transactions, and the sink's mark in the commit (empty if there is none)."""
     apps: set[str] = set()
     mark: Mapping[str, Any] = {}
     for action in actions:

@@ -75,7 +75,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options, and return them. Do not read the table."""
+    """Check the user's options, and return them parsed. Do not read the table."""
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
     if is_secret("path", parsed["path"]):  # the journal and messages contain the path
         expectation = f"a path without a password, key or signature: set these as {STORAGE_PREFIX}* options"
@@ -97,7 +97,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _canonical(path: str) -> str:
-    """Return a local path as an absolute path, or a URI without a slash at its end."""
+    """Return a local path as an absolute path, and a URI without slashes at its end.
+
+    Reject a local path that deltalake would decode to a different one.
+    """
     local = local_path(path)
     if local is not None and re.search("%[0-9A-Fa-f]{2}", local):
         raise WRITE_OPTIONS.invalid(

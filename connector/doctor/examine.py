@@ -42,12 +42,12 @@ from transactional.sink import Options, TwoPhaseCommitSink, routes_of
 REGISTRY: Final = "schema-registry"
 
 NO_QUERY: Final = "barrier-doctor"
-"""The prefix with which a sink is checked if its options have no transactionalIdPrefix. No query uses this prefix."""
+"""The prefix used to check a sink whose options have no transactionalIdPrefix. No query uses this prefix."""
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """The settings of a sink's check."""
+    """The settings with which a sink is checked."""
 
     interval_ms: int  # The source's barrierInterval in milliseconds; 0 if it is not known.
     tries: bool  # Whether to try Kafka transactions without rows.
@@ -56,9 +56,10 @@ class _Asked:
 def examine_location(
     location: CheckpointLocation, given: Mapping[str, str], *, tries: bool = False
 ) -> Iterator[Finding]:
-    """Check a location's store, the sink that its journal has recorded, and the software on this machine.
+    """Check a location's store, the sink that is recorded in the location's journal, and the software on this machine.
 
-    With `tries`, also abort a Kafka transaction without rows, and commit another one.
+    The options in `given` replace recorded ones. If `tries` is true, also abort a Kafka transaction without rows, and
+    commit another one.
     """
     yield from check_versions()
     yield from check_store(location)
@@ -87,9 +88,9 @@ def examine_location(
 
 
 def _check_target(journal: Journal, sink: TwoPhaseCommitSink[Any, Any], query_id: str) -> Iterator[Finding]:
-    """Check that the target is there, and that it and the journal have the same checkpoints, as the next run will.
+    """Check what the next run will check: that the target exists, and has the same checkpoints as the journal.
 
-    Like the next run, ask nothing before a checkpoint is settled: the target may not exist yet.
+    If no checkpoint is settled yet, check nothing, because the target may not exist yet.
     """
     run = journal.ledger.newest_run
     settled = journal.ledger.known_at_store(routes_of(sink))
@@ -108,7 +109,7 @@ def _check_target(journal: Journal, sink: TwoPhaseCommitSink[Any, Any], query_id
 def examine_options(options: Mapping[str, str], *, tries: bool = False) -> Iterator[Finding]:
     """Check the software on this machine, and options that a program would pass to readStream or writeStream.
 
-    With `tries`, also abort a Kafka transaction without rows, and commit another one.
+    If `tries` is true, also abort a Kafka transaction without rows, and commit another one.
     """
     given = Options(options)
     kind = given.get("format") or format_of(given) or (REGISTRY if "url" in given else "2pc-kafka")
@@ -204,7 +205,7 @@ def _check_sink(
 
 
 def _try_transaction(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None) -> Finding:
-    """Begin and end Kafka transactions without rows, if the sink writes such transactions."""
+    """Begin and end Kafka transactions without rows, if the sink is a Kafka sink with transactions."""
     if not isinstance(sink, KafkaSink) or not sink.exactly_once:
         return unknown("trial-transaction", f"{sink.name()} writes no Kafka transactions, so none was tried.")
     if sink.topic is None or prefix is None:

@@ -13,7 +13,8 @@ from connector.transactions.on_brokers import look
 from transactional.finding import Finding, good, problem, unknown, warning
 
 SHORTEST_RETENTION_MS: Final = 24 * 3_600_000
-"""One day, in milliseconds. If a topic keeps rows for less, a query that is stopped overnight may lose them."""
+"""One day, in milliseconds. If a topic keeps rows for a shorter time, a query that is stopped overnight may lose
+rows."""
 
 
 def check_readers(admin: KafkaAdmin, topic: str) -> Finding:
@@ -32,7 +33,7 @@ def check_readers(admin: KafkaAdmin, topic: str) -> Finding:
 
 
 def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[str]) -> Iterator[Finding]:
-    """Check that this user may read the input topics, and that the topics keep rows long enough."""
+    """Check that this user may read the input topics, and that each topic keeps rows long enough."""
     allowed = {topic: info.allows("READ") for topic, info in admin.topics(topics, ()).items()}
     denied = [topic for topic in topics if allowed.get(topic) is False]
     if denied:

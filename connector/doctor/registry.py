@@ -1,4 +1,4 @@
-"""Checks of a Schema Registry."""
+"""The doctor's check of a Schema Registry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from transactional.finding import Finding, good
 
 
 def check_registry(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that a registry accepts this user's requests, and has a schema that can decode rows."""
+    """Check that a registry accepts this user's requests.
+
+    If `settings` has a ``subject``, also check that the type of its latest schema is Avro or JSON.
+    """
     subject = settings.get("subject")
     registry = Registry({key: value for key, value in settings.items() if key != "subject"})
     if subject is None:

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint location's store, which write to the store in the same way as a query does."""
+"""The doctor's checks of a checkpoint location's store. They write to the store in the same way as a query does."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from transactional.errors import TwoPhaseCommitError
 from transactional.finding import Finding, good, problem, warning
 
 FOLDER: Final = ".barrier-doctor"
-"""The prefix of the temporary folder that the check creates in the location, and removes when it ends."""
+"""The beginning of the name of the temporary folder that the check creates in the location, and removes at the end."""
 
 SKEW_SECONDS: Final = 5.0
 
 
 def check_store(location: CheckpointLocation) -> Iterator[Finding]:
-    """Check that the store refuses to create a file twice, and that the clocks of the store and this machine agree.
+    """Check that the store refuses to create a file twice.
 
-    If the location's local folder does not exist, use the nearest existing parent folder, which is on the same disk.
+    On a file system, also check that the store's clock agrees with this machine's. If the location's folder does not
+    exist, use the nearest existing parent folder, which is on the same disk.
     """
     if location.is_local:
         location = CheckpointLocation(nearest(location.path))

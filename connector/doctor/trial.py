@@ -1,4 +1,4 @@
-"""Transactions without rows, which test how brokers really behave. Brokers other than Apache Kafka's may differ."""
+"""Test whether brokers handle transactions as Apache Kafka does, with transactions that contain no rows."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem
 
 TIMEOUT_MS: Final = 10_000
-"""The timeout of the transactions in milliseconds, unless the brokers' longest timeout is shorter. If the command dies,
-the brokers abort its transaction after the timeout."""
+"""The timeout of the transactions in milliseconds, unless the brokers allow only a shorter one. If the command dies,
+the brokers abort its transaction after this timeout."""
 
 SECONDS, END_SECONDS = 30.0, 5.0
-"""Time limits in seconds: of the whole trial, and of the abort of a failed transaction."""
+"""Time limits in seconds: for the whole trial, and for the abort of a transaction that failed."""
 
 ENDED: Final = {False: ("CompleteAbort", "Empty"), True: ("CompleteCommit", "Empty")}
-"""The states of an aborted and of a committed transaction. Some brokers do not remember how a transaction ended."""
+"""For aborted (False) and committed (True) transactions, the states that brokers may report. Brokers that do not
+remember how a transaction ended report ``Empty``."""
 
 
 def try_transaction(admin: KafkaAdmin, prefix: str, topic: str) -> Finding:
-    """Check that transactions without rows, in the first partition of a topic, can be aborted and committed.
+    """Check that the brokers abort and commit transactions without rows in the first partition of a topic.
 
     The check writes no row. It leaves two markers in the partition, and the transactional id ``<prefix>.doctor``, which
     the brokers forget after a week.
@@ -65,14 +66,20 @@ class _Trial:
         self._timeout_ms = min(TIMEOUT_MS, admin.longest_timeout_ms() or TIMEOUT_MS)
 
     def run(self) -> None:
-        """Abort, fence and commit. Raises StoreError ``KAFKA_REFUSED`` if a broker does something else."""
+        """Abort a transaction, commit another one, and check that the first producer is fenced.
+
+        Raises StoreError ``KAFKA_REFUSED`` if a broker behaves differently.
+        """
         first = self._transact(commit=False)
         self._transact(commit=True)
         if self._refusal(lambda: self._end_request(first, commit=True)) is None:
             raise StoreError("KAFKA_REFUSED", reason=f"the brokers did not fence a replaced producer of {self._name}")
 
     def _transact(self, commit: bool) -> Initialised:
-        """Begin a transaction, check its state, and end it."""
+        """Begin a transaction, commit or abort it, and check its state before and after the end.
+
+        Return its producer.
+        """
         producer = self._admin.init_producer_id(self._name, self._timeout_ms)
         try:
             self._add(producer)
@@ -119,7 +126,10 @@ class _Trial:
         )
 
     def _expect(self, states: Collection[str]) -> None:
-        """Wait for the coordinator's description of the transaction; check the state and, if open, the partition."""
+        """Wait until the transaction is not in the middle of ending, then check that its state is one of `states`.
+
+        If the transaction is open, also check that it contains the partition.
+        """
 
         def attempt() -> bool | None:
             found = self._admin.describe([self._name]).get(self._name)
@@ -137,13 +147,18 @@ class _Trial:
         self._admin.until(attempt, f"the state {' or '.join(states)} of {self._name}")
 
     def _send(self, what: str, request: Callable[[], Any]) -> None:
-        """Send a request until a broker answers. Raises StoreError ``KAFKA_REFUSED`` if the broker rejects it."""
+        """Repeat a request until the coordinator answers.
+
+        Raises StoreError ``KAFKA_REFUSED`` if the answer is a rejection.
+
+        `what` names the request in the error.
+        """
         code = self._refusal(request)
         if code is not None:
             raise StoreError("KAFKA_REFUSED", reason=f"{what} of {self._name}: {error_name(code)}")
 
     def _refusal(self, request: Callable[[], Any]) -> int | None:
-        """Send a request until a broker answers. Return the error code if the broker rejects it, otherwise None."""
+        """Repeat a request until the coordinator answers. Return the error code of a rejection, otherwise None."""
 
         def attempt() -> int | None:
             node = self._admin.coordinators([self._name])[self._name]

@@ -24,7 +24,7 @@ SPARK: Final = {(4, 2): "", (4, 3): "", (4, 1): "only the sinks work"}
 
 
 def check_versions() -> Iterator[Finding]:
-    """Check the versions on this machine, in the Python environment that runs the command."""
+    """Check the releases of Python, Java, PySpark and the client libraries where the command runs."""
     yield from (_python(), _java(), _spark(), _clients())
 
 

@@ -35,7 +35,7 @@ _registered: dict[str, SinkType] = {}
 
 
 def remember_sink(sink: SinkType) -> None:
-    """Remember a sink by its format's name, so that `find_sink` finds it in this process (for `connector.supervise`)."""
+    """Remember a sink by its format's name, so that `find_sink` finds it in this process, as `supervise` requires."""
     _registered[sink.name()] = sink
 
 
@@ -52,7 +52,7 @@ def find_sink(name: str, recorded: str = "") -> SinkType:
     Raises
     ------
     OptionError
-        ``UNKNOWN_SINK``
+        ``UNKNOWN_SINK``: no format has this name, or its class can't be imported.
     """
     if name in _registered:
         return _registered[name]
@@ -73,7 +73,7 @@ def find_sink(name: str, recorded: str = "") -> SinkType:
 def datasets_of(
     format_: str, options: Options, output: Mapping[str, Any], find: Callable[[str], SinkType] = find_sink
 ) -> Collection[tuple[str, str]]:
-    """Return the datasets of a sink: pairs of namespace and name. Empty if the sink is unknown or names none."""
+    """Return the OpenLineage datasets of a sink, as (namespace, name). Empty if the sink is unknown or names none."""
     try:
         sink = find(format_)
     except OptionError as problem:

@@ -44,9 +44,9 @@ FORMATS: Final[Sequence[Format]] = (
 
 
 def format_of(options: Mapping[str, str]) -> str | None:
-    """Return the name of the format that the scheme of ``url``, or another option, belongs to.
+    """Return the name of the format to which these options belong; None if no format matches.
 
-    The scheme is checked first. Return None if no format matches.
+    The scheme of the option ``url`` is checked first, then the options in `Format.shown_by`.
     """
     scheme = options.get("url", "").strip().removeprefix("jdbc:").partition("://")[0].lower()
     by_scheme = (each.name for each in FORMATS if scheme in each.schemes)

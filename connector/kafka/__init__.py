@@ -1,1 +1,1 @@
-"""Kafka: the source `barrier-kafka` and the sink `2pc-kafka`, which share one client configuration."""
+"""The Kafka source `barrier-kafka` and the Kafka sink `2pc-kafka`, which share one client configuration."""

@@ -18,7 +18,7 @@ CHUNK: Final = 1 << 20
 """The number of bytes per read."""
 
 AT_ONCE: Final = 16
-"""The maximum number of parallel requests to a store. Each takes milliseconds, or tens of milliseconds."""
+"""The maximum number of parallel requests to a store. A request takes a few to tens of milliseconds."""
 
 SPOOLED: Final = 16 << 20
 """The size, in bytes, up to which a file is buffered in memory before it is written to a store. Larger files are
@@ -73,7 +73,7 @@ GONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:
-    """Return a file's content. Raise an exception of `GONE` if there is no such file, LocationError if it can't be read."""
+    """Return a file's content. Raise a `GONE` error if there is no such file, LocationError if it can't be read."""
     try:
         return files.read(name)
     except GONE:
@@ -85,7 +85,10 @@ def read_file(files: LocationFiles, name: str) -> bytes:
 
 @contextmanager
 def _converted(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
-    """Convert errors, except `GONE`: PermissionError to JournalError, any other OSError to the result of `failed`."""
+    """Convert the errors of a block: PermissionError to JournalError, other OSErrors with `failed`.
+
+    `GONE` errors are raised unchanged.
+    """
     try:
         yield
     except GONE:
@@ -97,13 +100,16 @@ def _converted(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
 
 
 def reading(path: str) -> AbstractContextManager[None]:
-    """Convert the errors of reading a file or folder, except `GONE`, to errors that name it. See `GuardedFiles`."""
+    """Return a context in which OSErrors become errors that name `path`, for code that reads this file or folder.
+
+    `GONE` errors are raised unchanged.
+    """
     return _converted(lambda error: LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)))
 
 
 @contextmanager
 def spooled(pieces: Iterable[bytes]) -> Iterator[BinaryIO]:
-    """Buffer a file's content, so that it can be sent in one piece, and repeatedly. The buffer is open in the block."""
+    """Buffer a file's content for a block, so that the content can be sent in one piece, and again if needed."""
     with tempfile.SpooledTemporaryFile(SPOOLED) as file:
         file.writelines(pieces)
         file.seek(0)
@@ -111,7 +117,7 @@ def spooled(pieces: Iterable[bytes]) -> Iterator[BinaryIO]:
 
 
 class GuardedFiles:
-    """Files of any store, with errors that name the file, so that no command ends with a bare ``OSError``.
+    """The files of any store, with errors that name the file, so that no command ends with a bare ``OSError``.
 
     Two methods leave errors unchanged: `read`, because `read_file` converts them, and `journal_store`, because the journal
     handles its store's errors itself.
@@ -119,8 +125,8 @@ class GuardedFiles:
     Raises
     ------
     LocationError
-        ``LOCATION_UNREADABLE``, or ``LOCATION_UNWRITABLE``. After ``LOCATION_UNWRITABLE``, the file may have been
-        changed or not.
+        ``LOCATION_UNREADABLE``, or ``LOCATION_UNWRITABLE``. After ``LOCATION_UNWRITABLE``, the file may or may not have
+        been changed.
     JournalError
         ``LOCATION_NOT_OURS``: this user has no access to the file.
     """
@@ -194,7 +200,7 @@ class GuardedFiles:
 
 
 class LocalFiles:
-    """Files on a local disk."""
+    """Implements `LocationFiles` for a local disk."""
 
     def __init__(self, path: str, private: bool = False) -> None:
         self._path = path

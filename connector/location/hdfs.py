@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from connector.location.webhdfs import WebHdfs
 
 SCHEMES: Final = {"hdfs": "", "webhdfs": "http", "swebhdfs": "https"}
-"""Hadoop's URL schemes for HDFS, each with the scheme of WebHDFS's URL; empty if the location does not contain its address."""
+"""Maps Hadoop's URL schemes for HDFS to the scheme of the WebHDFS address; empty if the URL does not contain one."""
 
 PORT: Final = 9870
 """A NameNode's default port for WebHDFS."""
@@ -86,7 +86,10 @@ def endpoints_of(url: str, given: str | None) -> tuple[str, ...]:
 
 
 class HdfsFiles:
-    """Implements `connector.location.files.LocationFiles` for HDFS. Pickled to executors, so it holds no client."""
+    """Implements `connector.location.files.LocationFiles` for HDFS.
+
+    Executors get pickled copies of the object, so it holds no client.
+    """
 
     def __init__(self, url: str, endpoints: tuple[str, ...]) -> None:
         self._url = url  # The location's URL, as `hdfs_url` returns it.
@@ -98,7 +101,7 @@ class HdfsFiles:
         return list(self.listing(folder))
 
     def listing(self, folder: str) -> Mapping[str, str]:
-        """Return the names in a folder, each with a tag that no other file has; the tag of a folder is empty."""
+        """Map each name in a folder to a tag that no other file has. The tag of a subfolder is empty."""
         with reading(self.shown(folder)):
             found = self._statuses(folder)
         return {each["pathSuffix"]: _tag(each) if each["type"] == "FILE" else "" for each in found}
@@ -145,11 +148,11 @@ class HdfsFiles:
         return self._write(name, io.BytesIO(data), "NONE")
 
     def sync(self, folder: str) -> None:
-        """Make durable all changes that the NameNode has made so far, even if their answers were lost.
+        """Make sure that all changes that the NameNode has made so far are durable, even those whose answers were lost.
 
         The NameNode logs its changes one after the other. So when it answers a new change, all earlier ones are
-        durable. Each attempt makes a folder of its own, because the NameNode answers immediately if a change was
-        already made.
+        durable. The new change is a temporary subfolder of `folder`. Each attempt gives it another name: if the
+        subfolder already existed, the NameNode would answer immediately.
         """
         request = self._request("PUT", folder, "MKDIRS", lambda: f"{folder}/.sync.{uuid.uuid4().hex}".lstrip("/"))
         with self._client().send(request):
@@ -200,7 +203,7 @@ class HdfsFiles:
         return self._client().send(self._request(method, name, op, None, **parameters))
 
     def _answer(self, method: str, name: str, op: str, part: str, **parameters: str) -> Any:
-        """Send a request that transfers no file. Return this part of the answer; None if the answer is empty."""
+        """Send a request that transfers no file. Return the field `part` of the answer; None if the answer is empty."""
         with self._send(method, name, op, **parameters) as response:
             if not response.content:
                 return None
@@ -231,7 +234,10 @@ class HdfsFiles:
         return statuses
 
     def _walk(self, folder: str) -> Iterator[tuple[str, bool]]:
-        """Yield a folder, its subfolders, and their files, relative to the location. The flag is True for a file."""
+        """Yield the names of a folder, its subfolders and all files in them, relative to the location.
+
+        Each name comes with True if it is a file, False if it is a folder.
+        """
         yield folder, False
         for each in self._statuses(folder):
             name = f"{folder}/{each['pathSuffix']}".lstrip("/")
@@ -252,7 +258,8 @@ class HdfsFiles:
     def _write(self, name: str, data: BinaryIO, how: str) -> str | None:
         """Write a file under a temporary name, and rename it. Return its tag; None if another file has the name.
 
-        `how` is an option of HDFS's rename: with ``NONE``, the name must be free.
+        `how` is an option of HDFS's rename: with ``NONE``, the name must be free; with ``OVERWRITE``, a file of this
+        name is replaced.
         """
         folder, slash, file = name.rpartition("/")
         # Each try writes a file of its own: one that is abandoned may still write.
@@ -269,7 +276,7 @@ class HdfsFiles:
         return tag
 
     def _rename(self, temporary: str, name: str, how: str) -> str | None:
-        """Rename a file that was written. The results and errors are those of `_write`."""
+        """Rename a temporary file, after it was written, to its final name. Returns and raises the same as `_write`."""
         status = self._status(temporary)
         if status is None:
             raise OSError(f"writing {self.shown(name)}: its temporary file was deleted")
@@ -293,5 +300,5 @@ class HdfsFiles:
 
 
 def _tag(status: Mapping[str, Any]) -> str:
-    """Return a value that changes if a file is replaced. A rename keeps it."""
+    """Return a file's tag, from its status. The tag changes if the file is replaced, but not if the file is renamed."""
     return f"{status['fileId']} {status['length']} {status['modificationTime']}"

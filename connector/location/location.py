@@ -22,13 +22,13 @@ SINGLE_DRIVER = "BARRIER_SINGLE_DRIVER"
 SINGLE_DRIVER_OPTION = "singleDriver"
 
 STORE_OPTIONS = {"endpoint": "checkpointEndpoint", "region": "checkpointRegion"}
-"""For each setting of an object store, the sink option that sets it."""
+"""Maps each setting of an object store to the sink option that sets it."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def local_path(text: str) -> str | None:
-    """Return the local path of a path or a ``file:`` URI, as Hadoop reads it; None if the text names another store.
+    """Return the local path that a path or a ``file:`` URI means to Hadoop; None if the text names another store.
 
     Hadoop does not decode the text: ``%20`` stays ``%20``, and ``#`` and ``?`` have no special meaning.
     """
@@ -122,7 +122,7 @@ class CheckpointLocation:
         return cls(location, store, single)
 
     def check_writable(self) -> None:
-        """Check that this user can create the location or write into it. Object stores are not checked."""
+        """Check that this user can create the location or write into it. Only a local path is checked."""
         if not self.is_local:
             return
         there = nearest(self.path)

@@ -61,16 +61,19 @@ from transactional.rewind import Preview
 
 
 class RewindTooFarError(LocationError):
-    """The query can't go back this far, because Spark has deleted files that it would need."""
+    """The query can't go back to this micro-batch, because Spark's logs no longer contain it, or files are missing."""
 
 
 PLANNED = "planned"
-"""The key, in our source's line, for the list of planned ends. `latestOffset` returns these ends before any others."""
+"""The key for the planned end offsets in a ``barrier-kafka`` source's line: `latestOffset` returns these first."""
 
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 _ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
-"""The names in a log's folder: a file (7), Hadoop's checksum (.7.crc), a dead writer's temporary file (.7.UUID.tmp)."""
+"""Matches the names of a micro-batch's files in the folder of a log.
+
+For example: the file 7, its checksum .7.crc, and a dead writer's temporary file .7.UUID.tmp.
+"""
 
 
 class LocationLogs:
@@ -87,7 +90,7 @@ class LocationLogs:
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
-    """Check that Spark's files of the rewind's target match the journal, or can be restored from the journal (R1)."""
+    """Check that ``offsets/`` at a rewind's target matches the journal, or can be restored from the journal (R1)."""
     if preview.batch >= 0:
         with suppress(RewindRequiredError):  # the rewind restores the files that the journal keeps
             try:
@@ -102,9 +105,9 @@ def torn_newest(location: CheckpointLocation, ledger: Ledger) -> int | None:
     """Return the micro-batch of the newest file in ``offsets/`` if that file is damaged and may be deleted; otherwise None.
 
     The file may be deleted if Spark has not committed the micro-batch, the journal has neither recorded nor voided it,
-    and no rewind has written planned ends into the file. In that case, no row of the micro-batch is decided, and Spark
-    plans the micro-batch again. ``offsets/0`` must never be deleted: Spark would ask the source again where to begin,
-    and with startingOffsets=latest the answer would now be a different offset.
+    and no rewind has written planned ends into the file. In that case, nothing is decided about the micro-batch's rows,
+    and Spark plans the micro-batch again. ``offsets/0`` must never be deleted: Spark would ask the source again where
+    to begin, and with startingOffsets=latest the answer would now be a different offset.
     """
     batch = newest(location, "offsets")
     fresh = batch == ledger.accounted + 1 and not ledger.voided and ledger.replay is None and ledger.rewinding is None
@@ -139,7 +142,7 @@ def delete_after(location: CheckpointLocation, batch: int) -> None:
     """Make a micro-batch the last one that Spark knows. Can be repeated, even if an earlier call was killed.
 
     Deletes ``commits/M``, then ``offsets/M``, from the highest micro-batch M down, with their checksums and temporary files.
-    Then deletes the state's files of later versions. If `batch` is -1, micro-batch 0 is replayed instead (see `replay`).
+    Then deletes the state files of later versions. If `batch` is -1, micro-batch 0 is replayed instead (see `replay`).
     """
     if batch == -1:
         replay(location, 0, 0)
@@ -149,11 +152,12 @@ def delete_after(location: CheckpointLocation, batch: int) -> None:
 
 
 def replay(location: CheckpointLocation, first: int, last: int) -> None:
-    """Make Spark run micro-batches `first` to `last` again with the same ends, and forget all later ones. Can be repeated.
+    """Make Spark run micro-batches `first` to `last` again with the same end offsets, and forget all later ones.
 
-    First, `plan_ends` writes the plan durably. Then files are deleted as in `delete_after`, down to ``commits/<first>``. Each
-    micro-batch keeps its number, even without data: Spark runs a micro-batch whenever the text of the end offset changes,
-    and this text contains the rest of the plan, which gets shorter each time.
+    The call can be repeated. First, `plan_ends` writes the end offsets durably. Then files are deleted as in
+    `delete_after`, down to ``commits/<first>``. Each micro-batch keeps its number, even without data: Spark runs a
+    micro-batch whenever the text of the end offset changes, and this text contains the rest of the plan, which gets
+    shorter each time.
     """
     kept = _Kept.of(location)
     if not kept.offsets and first == 0:
@@ -181,7 +185,7 @@ def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
 
 
 def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
-    """Write the recorded ends of the micro-batches after `first`, up to `last`, into ``offsets/<first>``.
+    """Write the end offsets of the micro-batches after `first`, up to `last`, into ``offsets/<first>``.
 
     Every source line gets the key ``planned``: a list of end offsets, in order, with the same length in every line. Planned
     ends in ``offsets/<last>`` are appended to the list. The line has Spark's form: ``json.dumps`` of the source's dict, with
@@ -213,7 +217,10 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
 
 
 def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Mapping[str, Any]]) -> list[Any] | None:
-    """Return the plan of one source line: the existing plan if it fits, or the recorded ends; None if neither is complete."""
+    """Return the planned end offsets of one source; None if they are not completely known.
+
+    These are the offsets in the existing plan, `line`, if it fits; otherwise the recorded ones, `ends`.
+    """
     planned = list(line.get(PLANNED, []))
     recorded = {batch: {key: end[key] for key in end if key != PLANNED} for batch, end in ends.items()}
     if len(recorded) == last - first:
@@ -224,7 +231,7 @@ def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Map
 
 
 def _our_offsets(location: CheckpointLocation, batch: int) -> dict[str, dict[str, Any]]:
-    """Return the offset in every source line of a micro-batch, by source; empty if one of the sources is not ours."""
+    """Map each source of a micro-batch to its offset. If any of the sources is not ours, return an empty mapping."""
     lines = by_name(source_lines(location, batch))
     offsets = {name: dict(line.offset) for name, line in lines.items() if line.offset is not None}
     return offsets if len(offsets) == len(lines) else {}
@@ -239,7 +246,10 @@ def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
 
 
 def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
-    """Delete all files above these numbers, in an order in which Spark can read its logs after every deletion."""
+    """Delete Spark's log and state files with higher numbers than these.
+
+    After every single deletion, Spark can still read its logs.
+    """
     files = {log: _entries(location, log) for log in ("commits", "offsets")}
     later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
     for batch in sorted(later, reverse=True):
@@ -308,7 +318,10 @@ class _Kept:
 
 
 def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[str]) -> None:
-    """Raise RewindTooFarError if micro-batch `named` is not in the logs, or if files to continue after `batch` are missing."""
+    """Raise RewindTooFarError if `named` is not from `lowest` to the newest micro-batch, or `missing` is not empty.
+
+    `missing` lists the files that Spark would need to continue after micro-batch `batch`, and that do not exist.
+    """
     highest = max(kept.offsets, default=-1)
     if not lowest <= named <= highest:
         raise RewindTooFarError(
@@ -337,7 +350,7 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
 
 
 def _entries(location: CheckpointLocation, log: str) -> dict[int, list[str]]:
-    """Return the names in a log's folder by micro-batch; each micro-batch's checksum and temporary files come first."""
+    """Map each micro-batch to the names of its files in a log's folder; checksum and temporary files come first."""
     found: dict[int, list[str]] = {}
     for match in filter(None, map(_ENTRY.fullmatch, location.files.names(log))):
         found.setdefault(int(match[1]), []).append(match[0])

@@ -15,7 +15,7 @@ from transactional.errors import JournalError, JournalStoreError
 from transactional.journal import closed_journal
 
 PROBE = ".conditional-put"
-"""The name of an empty file in the journal's folder. The store has to refuse to create this file a second time."""
+"""The name of an empty test file in the journal's folder. The store must refuse to create this file a second time."""
 
 KEPT = 1000
 """The maximum number of entries that a process caches, a few KB each: enough for several queries between two
@@ -25,23 +25,27 @@ _ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
 
 
 class TaggedFiles(LocationFiles, Protocol):
-    """Files of a store that gives each file a tag: an object's ETag, or an id that no other file of the store ever gets."""
+    """The files in a store that gives each file a tag.
+
+    The tag is an object's ETag, or an id that no other file in the store ever gets.
+    """
 
     def listing(self, folder: str) -> Mapping[str, str]:
-        """Return the names in a folder, each with its file's tag; ``""`` for a subfolder, or if the store gives no tag."""
+        """Map each name in a folder to its file's tag. For a subfolder, or a file without a tag, the tag is ``""``."""
 
     def create_tagged(self, name: str, data: bytes) -> str | None:
         """Create a file. Return its tag, which is never empty, or None if the name is taken."""
 
     def sync(self, folder: str) -> None:
-        """Make all files that this store shows in a folder durable."""
+        """Make sure that all files that this store now lists in a folder are durable."""
 
 
 class ObjectJournalStore:
     """A `transactional.journal.JournalStore` in a store of tagged files.
 
-    A journal is read again at every planning and commit, but its entries never change. So each process caches the entries,
-    with the tags from the listing as keys. If a listing has several new names, their files are fetched in parallel.
+    The journal is read again whenever a micro-batch is planned or committed, but its entries never change. So each
+    process caches the entries by path and tag. If a process needs several entries that are not in its cache, it fetches
+    them in parallel.
     """
 
     def __init__(self, files: TaggedFiles, folder: str) -> None:
@@ -114,7 +118,7 @@ class ObjectJournalStore:
             _KEPT.keep(self._key(name, self._tags[name]), self._fetch(name))
 
     def _see_that_it_arbitrates(self) -> None:
-        """Check that the store refuses to create a file twice. Otherwise, two drivers could both decide."""
+        """Check that the store refuses to create a file twice. Otherwise, two drivers could create the same entry."""
         probe = f"{self._folder}/{PROBE}"
         where = self._files.shown(probe)
         if where in _ARBITRATING:
@@ -125,7 +129,7 @@ class ObjectJournalStore:
 
 
 class _Kept:
-    """A cache of file contents by name and tag. A tag belongs to one content, so no cached content is ever stale."""
+    """A cache of file contents by name and tag. A changed file gets a new tag, so the cache is never stale."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -150,4 +154,4 @@ class _Kept:
 _KEPT = _Kept(KEPT)
 
 _ARBITRATING: set[str] = set()
-"""Paths of the probe files that a store has refused to create twice. These stores are not checked again in this process."""
+"""Paths of the probe files that a store has refused to create twice. This process does not check these files again."""

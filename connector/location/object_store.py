@@ -60,7 +60,10 @@ def canonical_url(location: str) -> str | None:
 
 
 class ObjectFiles:
-    """Implements `connector.location.files.LocationFiles` for object stores. Pickled to executors, without a client."""
+    """Implements `connector.location.files.LocationFiles` for object stores.
+
+    Executors get pickled copies of the object, so it holds no client.
+    """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._url = url  # The location's URL, as `canonical_url` returns it.
@@ -72,7 +75,7 @@ class ObjectFiles:
         return list(self.listing(folder))
 
     def listing(self, folder: str) -> Mapping[str, str]:
-        """Return the names in a folder, each with its object's ETag; ``""`` for a subfolder, or if the store gives no ETag."""
+        """Map each name in a folder to its object's ETag; a subfolder, or an object without an ETag, has ``""``."""
         import obstore
 
         try:
@@ -203,7 +206,10 @@ class ObjectFiles:
 
 @functools.lru_cache(maxsize=16)
 def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
-    """Return a location's cached client. Its connections outlive a micro-batch. The environment sets credentials."""
+    """Return the client of a location, cached so that its connections outlive a micro-batch.
+
+    The client takes the credentials from environment variables.
+    """
     try:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
@@ -229,7 +235,10 @@ def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
 
 @contextlib.contextmanager
 def _told(what: str, doing: str) -> Iterator[None]:
-    """Convert the client's errors, except AlreadyExistsError and FileNotFoundError, to an OSError that names the object."""
+    """Convert the client's errors in a block, except AlreadyExistsError, to OSErrors that name the object.
+
+    If the object does not exist, the error is a FileNotFoundError; if its bucket does not exist, it is a plain OSError.
+    """
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:

@@ -32,11 +32,11 @@ def _named(line: str) -> tuple[str, str]:
 
 
 VERSIONS: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {"v1": lambda line: ("", line), "v2": _named}
-"""The versions of Spark's offset log: how to divide a line into the source's name and its offset.
+"""Maps each version of Spark's offset log to a function that divides a line into the source's name and its offset.
 
-Version 1 identifies sources by position. Version 2, with which sources can be added to a query and removed from it
-(``spark.sql.streaming.queryEvolution.enableSourceEvolution``), writes ``name:offset``. The offset ``-`` stands for
-none.
+Version 1 identifies sources by position, so the name is empty. Version 2, with which sources can be added to a query
+and removed from it (``spark.sql.streaming.queryEvolution.enableSourceEvolution``), writes ``name:offset``. The offset
+``-`` means that there is no offset.
 """
 
 
@@ -99,8 +99,8 @@ def _torn(location: CheckpointLocation, path: str, why: str) -> TornOffsetsError
 def _ends_early(text: str) -> bool:
     """Return whether an offset file is empty or ends too early, for example after a power failure or on a full disk.
 
-    In a file of another version, only the first line is checked. If a file ends between the lines of two sources, this function
-    returns False. Other code detects that: it compares the number of sources with the journal.
+    In a file of an unknown version, only the first line is checked. If a file ends between the lines of two sources,
+    this function returns False. Other code detects that: it compares the number of sources with the journal.
     """
     version, _, rest = text.partition("\n")
     if not re.fullmatch(r"v\d+", version) or not rest:
@@ -122,7 +122,7 @@ def _is_whole(line: str) -> bool:
 
 
 def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryView:
-    """Return the view of Spark's logs at a micro-batch; by default, at the newest one."""
+    """Read Spark's logs at a micro-batch (by default, the newest one), and return them as a `QueryView`."""
     # Skip temporary files (.13.UUID.tmp): another driver may be writing one at this moment.
     known = [int(name) for name in location.files.names("offsets") if name.isdigit()]
     at_work = max(known, default=-1) if batch is None else batch
@@ -166,7 +166,10 @@ def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
 
 
 def stopped_view(location: CheckpointLocation) -> QueryView:
-    """Return the view of a stopped query's logs: at its newest micro-batch or, if that one is committed, at the next one."""
+    """Read a stopped query's logs, and return them as a `QueryView`.
+
+    The view is at the newest micro-batch or, if Spark has committed that one, at the next one.
+    """
     view = spark_view(location)
     if view.batch > view.committed:
         return view

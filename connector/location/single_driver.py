@@ -1,10 +1,10 @@
-"""A checkpoint location on a store without exclusive create (HDFS), if something else guarantees a single driver.
+"""A checkpoint location opened with pyarrow, without exclusive create. The user must ensure that only one driver runs.
 
 To create a file, this module checks that the name is free, writes a temporary file, and moves it to the name. So the file
 is complete, or does not exist. But this does **not** prevent two drivers from creating the same file: pyarrow's move replaces
 an existing file on every file system (on HDFS, it deletes the target first). If two drivers check at the same time, both
-creates succeed, and both drivers decide. This module can't detect that. With ``singleDriver=true``, the user confirms that it
-can't happen.
+creates succeed, and each driver takes the file for its own. This module can't detect that. With ``singleDriver=true``,
+the user confirms that there is never a second driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ reached."""
 
 
 class FilesystemFiles:
-    """Implements `connector.location.files.LocationFiles` with pyarrow. Pickled to executors, so it holds no client."""
+    """Implements `connector.location.files.LocationFiles` with pyarrow.
+
+    Executors get pickled copies of the object, so it holds no client.
+    """
 
     def __init__(self, uri: str) -> None:
         self._uri = uri  # The location's URI, in the form that `pyarrow.fs.FileSystem.from_uri` accepts.
@@ -127,7 +130,7 @@ class FilesystemFiles:
         return f"{self._uri}/{name}"
 
     def open(self) -> tuple[FileSystem, str]:
-        """Return the file system, and the location's path in it."""
+        """Return pyarrow's file system for the location, and the location's path in that file system."""
         from pyarrow.fs import FileSystem
 
         try:

@@ -58,8 +58,8 @@ def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
 def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
     """Return the number of state partitions after a micro-batch, from its offset file; None if the file does not contain it.
 
-    Folders with higher partition numbers do not count: Spark does not delete such folders after a repartition to fewer
-    partitions, and creates them in a later repartition to more partitions.
+    Folders with higher partition numbers are not part of this state: Spark leaves them there after a repartition to
+    fewer partitions, or creates them in a later repartition to more partitions.
     """
     return partitions_of(metadata_line(location, batch))
 
@@ -100,7 +100,7 @@ def _newest_snapshot(files: Iterable[re.Match[str]], version: int) -> int:
 
 
 def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
-    """Yield the files in ``state/`` that Spark needs to continue after a micro-batch, without the snapshots' shared files."""
+    """Yield the files in ``state/`` that Spark needs after micro-batch `batch`, except files that snapshots share."""
     partitions = shuffle_partitions(location, batch)
     version = batch + 1
     for store, names in stores_of(location).items():
@@ -119,12 +119,12 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether a folder name can belong to a store. In an object store, a name can be anything, even ``..``."""
+    """Return whether a folder of this name can be in a state store's path. In object stores, even ``..`` is a name."""
     return part[:1] not in ("", ".", "_") and part not in SHARED
 
 
 def _beside_the_stores(location: CheckpointLocation, batch: int) -> Iterator[str]:
-    """Yield the files with schemas and metadata, without those that are numbered with a later micro-batch than `batch`."""
+    """Yield the files with schemas and operators' metadata, except those numbered higher than `batch`."""
     for path in sorted(location.files.tree("state")):
         *folders, name = path.split("/")
         special = [part for part in folders if part[:1] == "_"]

@@ -1,4 +1,4 @@
-"""Functions for the URLs of checkpoint locations in stores."""
+"""Functions for the URLs of checkpoint locations in HDFS and in object stores."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Container
 def split_url(location: str, schemes: Container[str]) -> tuple[str, str, list[str]] | None:
     """Return a URL's scheme in lower case, its authority, and the parts of its path; None if its scheme is not in `schemes`.
 
-    The authority is empty if the URL does not name a folder: without ``//``, or with ``.`` or ``..`` in its path. As in
-    Hadoop, nothing is decoded.
+    If the URL has no ``//``, or has ``.`` or ``..`` in its path, it does not name a folder, and the returned authority
+    is empty. As in Hadoop, nothing is decoded.
     """
     scheme, colon, rest = location.partition(":")
     scheme = scheme.lower()
@@ -24,6 +24,6 @@ def split_url(location: str, schemes: Container[str]) -> tuple[str, str, list[st
 
 
 def told_error(error: Exception) -> str:
-    """Return the first line of a store's error, without the query strings of URLs: Azure's may contain a signature."""
+    """Return the first line of a store's error, without URLs' query strings, which may contain a signature (Azure)."""
     first = str(error).partition("\n")[0].partition(": <?xml")[0]
     return re.sub(r"\?\S+", "?...", first)[:300]

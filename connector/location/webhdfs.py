@@ -1,4 +1,4 @@
-"""A client of WebHDFS, HDFS's REST interface. It finds the active NameNode, and a DataNode that answers."""
+"""A client for WebHDFS, HDFS's REST interface. It finds the active NameNode, and a DataNode that answers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from requests import Response
 
 ADDRESSES: Final = "BARRIER_WEBHDFS"
-"""The environment variable with addresses of WebHDFS, for commands and for locations without the option checkpointEndpoint."""
+"""The environment variable with WebHDFS addresses, for commands and for queries that do not set checkpointEndpoint."""
 
 TIMEOUTS: Final = (5.0, 15.0)
 """Seconds to wait for a connection, and for an answer."""
 
 PATIENCE: Final = 30.0
-"""Seconds for which a request is repeated if no server answers it, as during a failover."""
+"""The number of seconds for which a request is repeated if no server answers it, for example during a failover."""
 
 PAUSE: Final = 0.5
 """Seconds between two rounds of requests to all NameNodes."""
@@ -43,15 +43,15 @@ ELSEWHERE: Final = ("StandbyException", "RetriableException", "SafeModeException
 
 NO_DATANODE: Final = "Failed to find datanode"
 NO_FOLDER: Final = "is not a directory"
-"""Parts of the texts of errors that have no name of their own."""
+"""A part of an error message, as `NO_DATANODE` is. It identifies an error whose exception name is too general."""
 
 
 class NotEmptyError(OSError):
-    """A folder is not empty."""
+    """A folder can't be deleted, because it is not empty."""
 
 
 class _ElsewhereError(OSError):
-    """A server does not answer now, so the request has to be sent to another server, or sent again."""
+    """A server can't answer a request now, so the request must be sent to another server, or sent again."""
 
 
 PYTHON_ERRORS: Final[Mapping[str, type[OSError]]] = {
@@ -60,12 +60,12 @@ PYTHON_ERRORS: Final[Mapping[str, type[OSError]]] = {
     "ParentNotDirectoryException": NotADirectoryError,
     "PathIsNotEmptyDirectoryException": NotEmptyError,
 }
-"""The Python error for each of HDFS's errors."""
+"""Maps the names of HDFS's exceptions to Python's errors."""
 
 
 @dataclass
 class Request:
-    """A WebHDFS request, which is sent again if it has to be retried or if another NameNode is asked."""
+    """A request to WebHDFS. `WebHdfs.send` may send it several times, to the same NameNode or to others."""
 
     method: str
     root: str  # The path of the folder that contains `name`.
@@ -79,7 +79,7 @@ class Request:
 
 
 class WebHdfs:
-    """Sends requests to the NameNode that is active."""
+    """Sends requests to the active NameNode and, if it redirects a request, to the DataNode that it names."""
 
     def __init__(self, endpoints: tuple[str, ...]) -> None:
         import requests
@@ -95,7 +95,7 @@ class WebHdfs:
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
 
     def send(self, request: Request) -> Response:
-        """Send a request. If a server does not answer, send it again, also to others. The caller closes the response.
+        """Send a request. If a server can't answer, try the others, then all again. The caller closes the response.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class WebHdfs:
             time.sleep(PAUSE)
 
     def _try(self, endpoint: str, request: Request) -> Response:
-        """Send a request once: to a NameNode and, if it redirects the request, to the DataNode that has the file."""
+        """Send a request once: to a NameNode and, if it redirects the request, to the DataNode that it names."""
         request.names.append(request.name())
         path = f"{request.root}/{request.names[-1]}".rstrip("/")
         query = {"op": request.op, "user.name": self._user, **request.parameters}
@@ -156,7 +156,7 @@ class WebHdfs:
 
 
 def _user() -> str:
-    """Return the name of the process's user, as Hadoop finds it."""
+    """Return the name of the user that runs this process, as Hadoop does; if the user has no name, its number."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a container with a user that has no name
@@ -164,7 +164,7 @@ def _user() -> str:
 
 
 def _checked(response: Response, request: Request) -> Response:
-    """Return a response. If it does not say that the request succeeded, raise an error."""
+    """Return the response if the request succeeded. Otherwise, close the response and raise the matching error."""
     if response.status_code in DONE:
         return response
     with response:
@@ -197,7 +197,7 @@ def _error_of(response: Response, request: Request) -> Exception:
 
 @functools.lru_cache(maxsize=16)
 def client(endpoints: tuple[str, ...]) -> WebHdfs:
-    """Return the cached client of a location. Its connections outlive a micro-batch."""
+    """Return the client for these NameNodes, cached so that its connections outlive a micro-batch."""
     try:
         return WebHdfs(endpoints)
     except ImportError as error:

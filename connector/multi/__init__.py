@@ -1,1 +1,1 @@
-"""The format ``2pc-multi``: several sinks under one commit decision."""
+"""The format ``2pc-multi``: several sinks that share one commit decision."""

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from transactional import RowRefusedError
 
 SHOWN, LONGEST = 3, 80
-"""The maximum number of unknown names that an error quotes, and the maximum number of characters of each name."""
+"""The maximum number of unknown sink names that an error quotes, and the maximum number of characters of each name."""
 
 
 def can_route(kind: pa.DataType) -> bool:
@@ -21,20 +21,21 @@ def can_route(kind: pa.DataType) -> bool:
 
 
 def routed(batch: pa.RecordBatch, column: pa.Array, names: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the name of each sink that gets rows, with its rows in the order of the batch.
+    """Yield the name of each sink that gets rows from a batch, with these rows in the order of the batch.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch
+        All rows.
     column : pyarrow.Array
-        For each row the name of a sink, a list of names, or null for all sinks.
+        For each row, the name of a sink, a list of names, or null for all sinks.
     names : Sequence[str]
         The names of all sinks.
 
     Raises
     ------
     RowRefusedError
-        ``ROUTE_UNKNOWN``
+        ``ROUTE_UNKNOWN``: a row has a name that is not in `names`, or a list that is empty or contains null.
     """
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         _check(column, names)

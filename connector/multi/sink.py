@@ -1,4 +1,6 @@
-"""`MultiSink`: several sinks under one commit decision. Each part, handle and mark belongs to one of the sinks.
+"""`MultiSink`: several sinks that share one commit decision.
+
+Each transaction and its handle belong to one of the sinks.
 
 The outcome of a checkpoint is atomic: all sinks commit it, or none does. Its visibility is not atomic: each store shows the
 rows when it has committed them, so one store shows them a moment before another.
@@ -72,11 +74,11 @@ class _One:
     schema: pa.Schema
 
     def named(self, name: str) -> str:
-        """Return the query id or prefix that this sink uses."""
+        """Return the query id or the prefix that this sink uses: `name` with the sink's name at the end."""
         return under_route(name, self.name)
 
     def of(self, handles: Iterable[Handle]) -> list[Handle]:
-        """Return this sink's handles, in the form in which the sink returned them."""
+        """Return those of the handles that belong to this sink, in the form in which the sink itself returned them."""
         return [each["handle"] for each in handles if each["sink"] == self.name]
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -84,7 +86,7 @@ class _One:
         return pa.RecordBatch.from_arrays([batch.column(at) for at in self.columns], schema=self.schema)
 
     def decided(self, found: DecidedCheckpoint) -> DecidedCheckpoint:
-        """Return the checkpoint with this sink's query id, prefix and previous checkpoint."""
+        """Return the checkpoint `found` with this sink's query id, prefix and previous checkpoint."""
         query, prefix, after = self.named(found.queryId), self.named(found.prefix), found.routes.get(self.name, 0)
         return replace(found, queryId=query, prefix=prefix, after=after, routes={})
 
@@ -110,7 +112,7 @@ class MultiSink(
     commitsTogether = True  # for some sinks this is true; for the others, `commit` makes one call per micro-batch
 
     own: ClassVar[Mapping[str, SinkType]] = {}
-    """The user's own sinks, by format. `connector.registration.data_sources` sets them in a subclass."""
+    """The user's own sinks, by format name. `connector.registration.data_sources` sets them in a subclass."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -184,13 +186,16 @@ class MultiSink(
             one.sink.warmUp(own)
 
     def beginTransaction(self, context: TransactionContext) -> tuple[_One, int, Any]:
-        """Begin a transaction in the sink that the context's route names. Return sink, micro-batch and transaction."""
+        """Begin a transaction in the sink that the context's route names.
+
+        Return the sink, the micro-batch's number and the sink's own transaction.
+        """
         one, own = self._of(context)
         with _naming(one.name):
             return one, context.batchId, one.sink.beginTransaction(own)
 
     def write(self, transaction: tuple[_One, int, Any], batch: pa.RecordBatch) -> None:
-        """Write rows into a transaction. `route` has chosen these rows for the transaction's sink."""
+        """Write rows into a transaction of one sink, for which `route` has chosen the rows."""
         one, _, own = transaction
         with _naming(one.name):
             one.sink.write(own, batch)
@@ -222,7 +227,7 @@ class MultiSink(
                     one.sink.checkStart(None if prefix is None else one.named(prefix))
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
-        """Yield the findings of each sink. Each sentence begins with the sink's name."""
+        """Yield the findings of each sink. The sentence of a finding begins with the sink's name."""
         for one in self._sinks.values():
             if not isinstance(one.sink, Examines):
                 continue
@@ -233,7 +238,7 @@ class MultiSink(
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the datasets of all sinks that this process can find."""
+        """Return the OpenLineage datasets of all sinks. A sink whose class this process can't find is left out."""
         found: set[tuple[str, str]] = set()
         for name in as_columns(options.get("sinks", "")):
             own = {key.removeprefix(f"{name}."): value for key, value in options.items() if key.startswith(f"{name}.")}
@@ -241,7 +246,10 @@ class MultiSink(
         return found
 
     def identify(self) -> Mapping[str, str]:
-        """Return the identity of each sink's store, with the sink's name in front of each key; ``cluster`` lists all stores."""
+        """Return the identities of all sinks' stores.
+
+        Each key begins with a sink's name; ``cluster`` lists all stores.
+        """
         found: dict[str, str] = {}
         stores = []
         for one in self._sinks.values():
@@ -266,7 +274,7 @@ class MultiSink(
             return self._sinks[route].sink.isThere()
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
-        """Return the newest checkpoint in the store of the sink `route`. If `route` is empty, return None."""
+        """Return the query's newest checkpoint in the store of the sink `route`. If `route` is empty, return None."""
         if not route:
             return None
         one = self._sinks[route]
@@ -274,9 +282,10 @@ class MultiSink(
             return one.sink.newestCheckpoint(one.named(queryId))
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Compare each sink's store with the sink's part of the history. Return the results by the sinks' names.
+        """Compare each sink's store with that sink's part of the history. Return the stores' states by sink name.
 
-        All sinks are compared, because any of the stores may show that the location is an older copy.
+        After an error, the other stores are still compared, because any of them may show that the location is an older
+        copy.
         """
         seen, problems = dict[str, Any](), list[TwoPhaseCommitError]()
         for one in self._sinks.values():
@@ -292,7 +301,10 @@ class MultiSink(
         return seen
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Claim each sink's prefix for a new run. In a continuing run, check the claims of the sinks that are in `mark`."""
+        """Claim each sink's prefix for a new run.
+
+        In a continuing run, check that the run still owns the prefixes in `mark`.
+        """
         marks = {}
         self._strangers = {name for name in self._sinks if mark is not None and name not in mark}
         for one in self._sinks.values():
@@ -313,12 +325,12 @@ class MultiSink(
         return {topic for sink, own in found if isinstance(sink, WritesTopics) for topic in sink.targets(own)}
 
     def stamp(self, handles: Sequence[Handle]) -> int:
-        """Return the highest `stamp` that the sinks of these handles return."""
+        """Return the highest value that `stamp` returns in the sinks of these handles; 0 if no sink has this method."""
         found = ((one.sink, own) for one, own in self._by_sink(handles))
         return max((sink.stamp(own) for sink, own in found if isinstance(sink, KeepsEvidence)), default=0)
 
     def output(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
-        """Return, for each sink's name, the position of the checkpoint's rows in that sink's store."""
+        """Return the position of the checkpoint's rows in the store of each sink that reports it, by sink name."""
         found = {}
         for one, own in self._by_sink(handles):
             if isinstance(one.sink, ReportsOutput) and (output := one.sink.output(own, one.decided(checkpoint))):
@@ -340,7 +352,8 @@ class MultiSink(
     def commit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
         """Commit the handles of every sink. If a sink raises, commit the other sinks' handles first, then raise the error.
 
-        Sinks that commit one micro-batch after the other come first, because their stores usually abort old transactions.
+        Sinks that commit one micro-batch at a time come first, because their stores usually abort transactions that are
+        old.
         """
         lost: list[Handle] = []
         problem: Exception | None = None
@@ -363,7 +376,10 @@ class MultiSink(
             raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason="the sinks have logged why")
 
     def ensureVisible(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
-        """Wait until every store shows the rows. Return the repairs that were necessary, with the sinks' names."""
+        """Wait until every store shows the checkpoint's rows.
+
+        Return the necessary repairs, each with its sink's name.
+        """
         repaired: list[Mapping[str, Any]] = []
         for one, own in self._by_sink(handles):
             if isinstance(one.sink, ShowsLater):
@@ -373,7 +389,7 @@ class MultiSink(
         return repaired
 
     def inspect(self, handles: Sequence[Handle]) -> Sequence[HandleState]:
-        """Return the state of each handle, in order. Each sink inspects its own handles."""
+        """Return the state of each handle, in the order of `handles`. Each sink inspects its own handles."""
         answers = {}
         for one, own in self._by_sink(handles):
             with _naming(one.name):
@@ -416,7 +432,10 @@ class MultiSink(
     # -- shared -----------------------------------------------------------------------------------------------------
 
     def _by_sink(self, handles: Sequence[Handle]) -> list[tuple[_One, list[Handle]]]:
-        """Return the sinks to which the handles belong. Each sink comes with its own handles."""
+        """Return the sinks to which the handles belong, each with its own handles.
+
+        Raise if a handle's sink is unknown.
+        """
         names = {each["sink"] for each in handles}
         if names - set(self._sinks):
             reason = (

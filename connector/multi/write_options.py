@@ -1,4 +1,4 @@
-"""The options of ``2pc-multi``: its own, and each sink's. A sink's options begin with the sink's name (``orders.topic``)."""
+"""The options of ``2pc-multi``, including each sink's, which begin with the sink's name (``orders.topic``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transactional import OptionError
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TAKEN: Final = ("kafka", "storage")
-"""Names that no sink may have, because other options begin with them."""
+"""Names that no sink may have, because options with another meaning begin with them (``kafka.``, ``storage.``)."""
 
 
 def _as_names(text: str) -> tuple[str, ...]:
@@ -120,7 +120,10 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options without a connection, and return them. Each sink checks the options of its format later."""
+    """Check the user's options without connecting, and return them.
+
+    Each sink later checks the options of its own format.
+    """
     given = {key.lower(): value for key, value in options.items()}
     names = WRITE_OPTIONS.parse({"sinks": given["sinks"]} if "sinks" in given else {})["sinks"]
     table = OptionTable(

@@ -15,7 +15,7 @@ from transactional.ownership import moved_on, must_be_at, unfinished
 
 
 class Adoption:
-    """The acceptance of a location as it is, for ``barrier restore --as-is``. Only `run` changes anything.
+    """Accepts a location as it is, for ``barrier restore --as-is``. Only `run` changes anything.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Adoption:
             )
 
     def _dropped(self) -> Iterator[str]:
-        """Yield what happens to the rows of unsettled checkpoints and micro-batches."""
+        """Yield sentences about what happens to the rows of unsettled checkpoints and micro-batches."""
         ledger, committed, claim = self.ledger, self.committed, self._claim
         for checkpoint in ledger.unsettled():
             batches, rows = checkpoint.batches, checkpoint.rows
@@ -122,7 +122,7 @@ class Adoption:
                 yield "  the original query commits its rows; the copy does not."
 
     def _apart(self) -> Iterator[str]:
-        """Yield what happens to the rows of micro-batches for which the journal and Spark's logs differ."""
+        """Yield sentences about the rows of micro-batches for which the journal and Spark's logs differ."""
         ledger, committed = self.ledger, self.committed
         if ledger.accounted > committed:
             again = f"{committed + 1} to {ledger.accounted}"

@@ -1,7 +1,7 @@
 """Report the events of a query's checkpoints to a listener in the user's driver program.
 
-An event of Spark only triggers a read of the journal, which contains the checkpoints' events. So no event is missed between
-two events of Spark, and the listener also gets the events of the query's recovery.
+An event from Spark only triggers a read of the journal, which contains the checkpoints' events. So no event is missed
+between two of Spark's events, and the listener also gets the events of the query's recovery.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class CheckpointListener:
     """Base class for a listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.add_listener`.
 
-    *Called in the user's driver program, in Spark's listener thread.* Events arrive in order, and no event arrives
+    Spark's listener thread calls the methods in the user's driver program. Events arrive in order, and no event arrives
     twice. If a method raises, the error is logged; the query and later events are not affected. A listener can't change
     a checkpoint. To save your own state with checkpoints, write a `barrier_kafka.CheckpointHook`.
     """
@@ -131,7 +131,7 @@ class Listening:
         return self
 
     def _look(self, query: str) -> None:
-        """Handle an event of any query in the session: poll if it is the location's query."""
+        """Handle an event of any query in the session: call `poll` if `query` is the id of the location's query."""
         try:
             if self.location.query_id() == query:
                 self.poll()
@@ -143,7 +143,10 @@ class Listening:
             )
 
     def _new(self, ledger: Ledger) -> list[tuple[Callable[[Any], None], Any]]:
-        """Return the new events, in the order of their journal entries. For a completed checkpoint, its decision counts."""
+        """Return the new events, in the order of their journal entries.
+
+        A completed checkpoint is ordered by the entry of its decision.
+        """
         listener, found = self._listener, history(ledger)
         events: list[tuple[int, Callable[[Any], None], Any]] = []
         events += [(each.run, listener.onRestored, each) for each in restored(ledger) if each.run > self._seen]
@@ -163,7 +166,7 @@ class Listening:
 def add_listener(
     spark: SparkSession, location: str, listener: CheckpointListener, since: int | None = None
 ) -> Listening:
-    """Report a query's checkpoints to a listener. *Called in the user's driver program, before or after the query starts.*
+    """Report a query's checkpoints to a listener. Call this in the driver program, before or after the query starts.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Recover a query that does not run: commit the prepared rows of a dead driver, or rewind the query to write them again.
+"""Recover a query that is not running: commit the dead driver's prepared rows, or rewind the query to write them again.
 
 `recover` does this before a start that can't recover by itself, at the end of a query that was stopped, and for the commands
 ``barrier recover`` and ``barrier stop``. Its steps:
 
-1. If a driver of the query runs, or can't be seen from here, raise an error and change nothing.
+1. If a driver of the query is running, or can't be seen from here, raise an error and change nothing.
 2. If a rewind was started, finish it.
 3. Settle decided checkpoints, commit prepared micro-batches, abort transactions that were never recorded, and journal
    `stopped` (`transactional.coordinator`, E1 to E4).
@@ -45,7 +45,7 @@ CANNOT_COMMIT: Final = "%s: recovery can't commit all prepared rows, so it now t
 
 @dataclass(frozen=True)
 class Upkeep:
-    """A supervisor's knowledge about the query that it keeps running."""
+    """The facts that a supervisor knows about the query that it keeps running."""
 
     given: Mapping[str, str]  # Sink options that the journal does not keep (secrets).
     # Drivers in which the supervisor has run the query. The query does not run there now, even if the process is alive.
@@ -56,7 +56,10 @@ class Upkeep:
     shared: bool = False  # True if several queries share `given`, so that it may contain options of other sinks.
 
     def is_alive(self, process: Mapping[str, Any]) -> bool | None:
-        """Return whether a driver's process is alive; None if that can't be determined."""
+        """Return whether a driver's process is alive; None if that can't be determined.
+
+        With `single_driver`, a process that can't be seen from here counts as dead.
+        """
         alive = is_alive(process)
         return False if alive is None and self.single_driver else alive
 
@@ -106,7 +109,7 @@ def recover(
     go_back : bool
         True to rewind without first trying to commit the prepared micro-batches.
     query_stopped : bool
-        True if the caller knows that the query does not run, even if its driver's process is alive or can't be seen.
+        True if the caller knows that the query is not running, even if its driver's process is alive or can't be seen.
 
     Raises
     ------
@@ -168,9 +171,10 @@ def _has_stopped(ledger: Ledger, run: RunRecord) -> bool:
 
 
 def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> bool:
-    """Start a run, which fences other processes of the query; commit all prepared rows, sweep, and journal `stopped`.
+    """Claim a run, which fences the query's other processes; then commit all prepared rows, and journal `stopped`.
 
-    Return False if that is impossible, and the query has to be rewound.
+    All other transactions of the query are aborted. Return False if the rows can't be committed, so that the query has
+    to be rewound.
     """
     try:
         _close(location, run, given)

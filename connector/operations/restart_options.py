@@ -100,7 +100,8 @@ def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
     Parameters
     ----------
     config : Mapping[str, str], optional
-        By default, environment variables (``BARRIER_RESTART_STRATEGY_TYPE``, ...) are read. Other keys are ignored.
+        Keys that do not begin with ``restart-strategy.`` are ignored. By default, environment variables
+        (``BARRIER_RESTART_STRATEGY_TYPE``, ...) are read.
 
     Returns
     -------

@@ -41,7 +41,8 @@ class StopRequest:
 def obeying_signals(wish: StopRequest) -> Iterator[Callable[[], None]]:
     """Request a stop when SIGTERM or SIGINT arrives; a third signal ends the process. Does nothing outside the main thread.
 
-    Yields a function that installs the signal handlers again.
+    Yields a function that installs the signal handlers again. This is needed because PySpark replaces the handler of
+    SIGINT when it creates a session.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None

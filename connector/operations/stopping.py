@@ -1,8 +1,8 @@
 """Stop a running query gracefully: write the request into the journal, and watch the query until it has ended.
 
-A running query ends itself: its next micro-batch closes the final checkpoint, and the next planning journals `stopped`.
-A query that gets no rows starts no micro-batch. Such a query is stopped without a final checkpoint, and
-`connector.operations.recovery` commits its prepared rows.
+A running query ends itself: its next micro-batch closes the final checkpoint. When Spark then plans another
+micro-batch, the query journals `stopped` and ends. A query that gets no rows starts no micro-batch. Such a query is
+stopped without a final checkpoint, and `connector.operations.recovery` commits its prepared rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUIET_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Standing:
-    """The progress of a query that was asked to stop."""
+    """The progress of a query at one moment, according to its journal and Spark's logs."""
 
     ledger: Ledger
     batch: int  # The newest micro-batch that Spark has started; -1 if there is none.
@@ -37,7 +37,7 @@ class Standing:
 
     @property
     def run(self) -> RunRecord | None:
-        """Return the newest run."""
+        """Return the query's newest run; None if it has none."""
         return self.ledger.newest_run
 
     @property
@@ -63,7 +63,7 @@ def standing(location: CheckpointLocation) -> Standing:
 
 
 class FinalCheckpoint:
-    """The final checkpoint of a running query. Call `has_come` repeatedly until it returns True."""
+    """Asks a running query for its final checkpoint, and waits: call `has_come` repeatedly until it returns True."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
 
 
 def end_run(location: CheckpointLocation) -> bool:
-    """Journal that the newest run has ended, without using its sink.
+    """Write `stopped` for the newest run into the journal, without using the run's sink.
 
     Return False if the run has already ended, or if the journal contains an open transaction.
     """

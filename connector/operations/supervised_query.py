@@ -1,4 +1,4 @@
-"""`supervise`: keep a query running in its own program."""
+"""The function `supervise`, which keeps a query running in the user's own program."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["StopRequest", "supervise"]
 log = logging.getLogger(__name__)
 
 TASKS_SECONDS = 30.0
-"""Seconds to wait for running tasks to end. Spark kills a Python worker after 2 s."""
+"""Seconds to wait until a stopped query's tasks have ended. Spark kills a stopped task's Python worker after 2 s."""
 
 STOPS_SECONDS = 60.0
-"""Seconds to wait for `query.stop()` in a forced stop: Spark waits there for a commit, in which a hook may hang."""
+"""Seconds to wait for `query.stop()` in a forced stop. It waits for a running commit, in which a hook may hang."""
 
 
 def supervise(
@@ -44,10 +44,11 @@ def supervise(
     single_driver: bool = False,
     stop: StopRequest | None = None,
 ) -> None:
-    """Keep a query running: restart it after failures, and return after a graceful stop. *Called in the user's driver program.*
+    """Keep a query running: restart it after failures, and return after a graceful stop.
 
-    `strategy` decides when a failed query is started again. If a restart can't help (wrong options, missing rights, a replay
-    with other rows), the query is not restarted. If the failure requires a rewind, `supervise` rewinds the query first.
+    Call this function in the driver program. `strategy` decides when a failed query is started again. If a restart
+    can't help (wrong options, missing rights, a replay with other rows), the query is not restarted. If the failure
+    requires a rewind, `supervise` rewinds the query first.
 
     SIGTERM, SIGINT, `stop` and ``barrier stop`` end the query at a final checkpoint, with no open transaction. After a second
     signal, or when `stop_timeout` has passed, the query is stopped immediately, and then its prepared rows are committed.
@@ -198,7 +199,7 @@ class _Query:
             self._halt(query, safe)
 
     def _halt(self, query: StreamingQuery, safe: bool) -> None:
-        """Call ``query.stop()``, and wait until the query's tasks have ended."""
+        """Call ``query.stop()``, and wait until the running tasks have ended; if `safe`, no task is running."""
         if not safe:
             log.warning("stopping the query now, without a final checkpoint")
         stopping = threading.Thread(target=query.stop, daemon=True)

@@ -106,7 +106,7 @@ class Supervision:
             self.wish.request()
 
     def _was_stopped(self, location: CheckpointLocation) -> bool:
-        """Return whether our run was asked to stop, or has stopped since the newest life began. Earlier stops don't count."""
+        """Return whether our run was asked to stop, or has stopped since the query was last started."""
         found = self._look(location)
         if found is None or found.run is None:
             return False
@@ -176,7 +176,11 @@ class Supervision:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _end(self, whole: bool) -> None:
-        """End all unfinished transactions of the query. Call this only when the query does not run."""
+        """End all unfinished transactions of the query. Call this only when the query is not running.
+
+        If `whole` is False (the query ended by itself) and every micro-batch is settled, change nothing. Otherwise,
+        also abort the open transactions of failed tasks.
+        """
         location = self.location
         if location is None:
             if whole:
@@ -197,7 +201,7 @@ class Supervision:
             raise
 
     def _end_one(self, location: CheckpointLocation, whole: bool) -> None:
-        """End the unfinished transactions of our driver or a dead one. If another driver owns the query, change nothing."""
+        """Try once to end the unfinished transactions. If another driver owns the query and may run, change nothing."""
         found = standing(location)
         run = found.run
         if run is None or found.stopped or (found.clean and not whole):

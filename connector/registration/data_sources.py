@@ -56,7 +56,7 @@ def sink_of(source: type[DataSource] | None) -> SinkType | None:
 
 
 def travels(source: type[DataSource]) -> bool:
-    """Return whether Spark pickles the class into the plan, because its sink is the user's own and may be in no package."""
+    """Return whether Spark pickles this class into the plan: the sink is the user's own, and may be in no package."""
     return issubclass(source, HostedSinkDataSource) and source.sink is not None
 
 

@@ -1,4 +1,4 @@
-"""Pass ``barrier-kafka`` the number of tasks that the cluster can run at once: the default for ``maxPartitions``.
+"""Pass ``barrier-kafka`` the number of tasks that can run at the same time: the default for ``maxPartitions``.
 
 Spark does not pass this number to any source. So the user's program adds the number to the source's options when the
 program names the format.
@@ -19,7 +19,10 @@ _CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\
 
 
 def give_slots() -> None:
-    """Add the session's slots to the options of each ``barrier-kafka`` reader in this program. Can be repeated."""
+    """Pass the number of a session's task slots, as an option, to each ``barrier-kafka`` reader in this program.
+
+    This affects the readers whose format is set after the call. A second call changes nothing.
+    """
     from pyspark.sql import DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -44,7 +47,7 @@ def _giving(plain: Callable[[Any, str], Any]) -> Any:
 
 
 def slots_of(setting: Callable[[str], str | None], master: str, parallelism: int) -> int | None:
-    """Return how many tasks a cluster can run at the same time, according to its settings; None if they do not say.
+    """Return how many tasks a cluster can run at the same time, according to its settings; None if unknown.
 
     Executors that are running now do not count: more may be started later.
 

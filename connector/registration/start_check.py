@@ -1,4 +1,4 @@
-"""Make ``start()`` report a sink's mistakes: wrong options, columns, rights, ...
+"""Make ``start()`` report mistakes in a sink's settings: wrong options, columns, rights, ...
 
 Spark 4.2.0 calls a Python sink for the first time when it plans the first micro-batch. By then, ``start()`` has returned, and
 ``offsets/0`` is written, so a changed ``startingOffsets`` no longer has an effect. The error also contains the JVM's stack
@@ -50,7 +50,7 @@ SLOW: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.compression.codec": "none",
     "spark.python.worker.reuse": "true",
 }
-"""Session settings and Spark's defaults. With a different value, every query that uses Spark's Python API is slow."""
+"""Session settings with Spark's default values. Other values make every query that uses Spark's Python API slow."""
 
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
 """Error conditions that are ignored here, because Spark's workers may run a different Python than the user's program."""

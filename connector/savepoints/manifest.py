@@ -31,7 +31,7 @@ from transactional.journal import snapshot_file
 from transactional.ledger import CheckpointRecord, Ledger
 
 FORMAT: Final = 2
-"""The format that is written, and the only one that can be read."""
+"""The version of the savepoint format. Savepoints in other versions can't be read."""
 
 MANIFEST: Final = "savepoint.json"
 JOURNAL: Final = "journal.json"
@@ -110,7 +110,7 @@ class Savepoint:
         return {key: value for key, value in vars(self).items() if key not in ("folder", "files")}
 
     def ledger(self) -> Ledger:
-        """Return the ledger as of the checkpoint."""
+        """Read the savepoint's ledger: everything that the query's journal contained as of the saved checkpoint."""
         data = _bytes(self.folder, f"{self.id}/{JOURNAL}")
         return Ledger.from_json(decode(data, JOURNAL).body)
 
@@ -120,7 +120,7 @@ class Savepoint:
             list(pool.map(lambda file: self.copy(file, None, file.path), self.files))
 
     def copy(self, file: SavedFile, target: LocationFiles | None, name: str) -> None:
-        """Copy one of the savepoint's files, and compare its size and hash with the manifest."""
+        """Copy a file of the savepoint, and compare it with the manifest. If `target` is None, only compare."""
         try:
             found = copy_file(self.folder.files, file.path, target, name)
         except _GONE as error:
@@ -130,7 +130,7 @@ class Savepoint:
             raise _damaged(self.path, file.path, sizes if found.size != file.size else "its content has changed")
 
     def checkpoint_files(self) -> dict[str, SavedFile]:
-        """Return Spark's files, by their names in a checkpoint location."""
+        """Map the name that each of Spark's files has in a checkpoint location to the savepoint's file."""
         prefix = f"{self.id}/{CHECKPOINT}/"
         return {file.path[len(prefix) :]: file for file in self.files if file.path.startswith(prefix)}
 
@@ -145,7 +145,7 @@ def folder_of(text: str) -> CheckpointLocation:
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether a name is that of a data folder: the savepoint's own folder, or one that a killed `take` left."""
+    """Return whether this is the name of a data folder: the savepoint's own, or one that a killed `take` has left."""
     return _LEFTOVER.fullmatch(name) is not None
 
 
@@ -187,7 +187,7 @@ def read(path: str) -> Savepoint:
 
 
 def find(folder: str) -> list[Savepoint | LocationError]:
-    """Return the savepoints in a folder, oldest first; before them, the error of each savepoint that can't be read."""
+    """Return the savepoints in a folder, oldest first, after an error for each savepoint that can't be read."""
     found: list[Savepoint | LocationError] = []
     root = folder_of(folder)
     try:
@@ -216,7 +216,7 @@ def write(
     files: Iterable[SavedFile],
     clock: Clock,
 ) -> Savepoint | None:
-    """Finish a savepoint whose files are copied: write its journal, then its manifest.
+    """Finish a savepoint after its files were copied: write its journal, then its manifest.
 
     Return None if another process has already created a manifest in the folder.
     """

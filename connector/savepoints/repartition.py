@@ -29,7 +29,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""Settings of the small session."""
+"""Settings of the small Spark session in which a repartition runs."""
 
 
 def repartition(location: CheckpointLocation, partitions: int, session: SparkSession | None = None) -> int:

@@ -45,7 +45,7 @@ _SCHEMA_FILE = re.compile(rb'"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/(?:[^"\\]|\\.)*/stat
 
 
 class Restore:
-    """The restore of one savepoint at a new location. The constructor does step N1, `run` does N2 to N5.
+    """The restore of one savepoint at a new location. The constructor checks the request (N1), `run` does N2 to N5.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Restore:
             raise self._not_empty("it is a file") from None
 
     def _read(self, saved: str) -> Savepoint | None:
-        """Return the savepoint; None if it can't be read and is not needed, because this claim has already done N4."""
+        """Return the savepoint; None if it can't be read, but this claim no longer needs it (N4 is already done)."""
         try:
             return read(saved)
         except LocationError:
@@ -145,7 +145,7 @@ class Restore:
             raise
 
     def _is_moved(self) -> bool:
-        """Return whether this restore has already done N4, so that only N5 remains."""
+        """Return whether this restore has already moved the query (N4), so that only N5 remains."""
         begun = self._journal.ledger.restoring
         if begun is None or begun.forced or not begun.claim or self._origin is None:
             return False
@@ -223,7 +223,7 @@ class Restore:
             raise self.lost
 
     def _is_claimed(self) -> bool:
-        """Return whether this claim wrote `moved` into the origin, perhaps from another process with the same command."""
+        """Return whether this claim, perhaps in another process, wrote `moved` into the origin's journal."""
         ledger = self._journal.load()
         begun = ledger.restoring
         return ledger.restored is not None or (begun is not None and not begun.forced)
@@ -254,7 +254,10 @@ class Restore:
         return self._location.query_id()
 
     def _is_still(self, begun: entries.RestoreBegun) -> bool:
-        """Return whether this restore still closes the location; False if another process has opened the location."""
+        """Return whether this restore is still unfinished; False if another process has finished it.
+
+        Raises LocationError (``LOCATION_BUSY``) if another program has deleted the location.
+        """
         ledger = self._journal.load()
         if ledger.restoring == begun or ledger.restored is not None:
             return ledger.restored is None
@@ -331,7 +334,10 @@ class Restore:
 
     @staticmethod
     def _put_named(data: bytes, name: str, target: CheckpointLocation) -> None:
-        """Write a file. In metadata, replace the old location: ``transformWithState`` stores full paths of schema files."""
+        """Write a file. In operators' metadata, replace the old location by the new one.
+
+        The metadata of ``transformWithState`` contains the full paths of schema files.
+        """
         if "_metadata" in name.split("/"):
             named = b'"' + json.dumps(target.as_hadoop(), ensure_ascii=False)[1:-1].encode()
             data = _SCHEMA_FILE.sub(lambda found: named + b"/state/" + found[1] + b"/_stateSchema/", data)
@@ -360,7 +366,7 @@ class Restore:
         faults.reach("restore.opened")
 
     def _opening(self, begun: entries.RestoreBegun) -> entries.Opened:
-        """Return the entry `opened`: the number at which the journal continues and, for a claim, the origin's store record."""
+        """Return the entry `opened`: the number at which the journal continues and, for a claim, the origin's runs."""
         saved = Ledger.from_json(begun.ledger)
         if not begun.claim:
             return entries.Opened(position=saved.position)

@@ -1,4 +1,4 @@
-"""Take a savepoint: copy the newest completed checkpoint of a query, running or stopped, from outside.
+"""Take a savepoint: copy the newest completed checkpoint of a query, which may be running, from outside Spark.
 
 S1 load the journal; it must belong to a streaming query at this location, and have a completed checkpoint
 S2 if a micro-batch is prepared and the query may be running: journal `request`, and wait for the checkpoint that it closes
@@ -155,7 +155,11 @@ def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
 
 
 def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, clock: Clock) -> None:
-    """Wait until a completed checkpoint contains all prepared rows (S2). If the query is stopped, do not wait."""
+    """Ask a running query to close a checkpoint, and wait until a completed checkpoint contains all prepared rows (S2).
+
+    If the query has stopped, do not wait. Raises LocationError (``SAVEPOINT_NOT_READY``) if the checkpoint is not
+    settled in time, or if a stopped query left a checkpoint that is decided but not settled.
+    """
     ledger = journal.ledger
     prepared = [record.batch for record in ledger.undecided() if record.parts]
     decided = [batch for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
@@ -212,7 +216,7 @@ def _copy(
     identifier: str,
     clock: Clock,
 ) -> Savepoint | str:
-    """Do S4 to S6. Return the savepoint or, if there is none, the reason: `CHANGED` or `TAKEN`."""
+    """Copy the files and write the savepoint (S4 to S6). If that fails, return the reason: `CHANGED` or `TAKEN`."""
     batch = max(chosen.batches)
     marks: dict[str, str | None] = {}
 
@@ -254,7 +258,10 @@ def _copy(
 
 
 def _is_kept(place: CheckpointLocation, journal: Journal, chosen: CheckpointRecord) -> bool:
-    """Return False if the query has completed a newer checkpoint, and Spark has purged files of the chosen one."""
+    """Return whether Spark still has all files of the chosen checkpoint.
+
+    Raises RewindTooFarError if files are missing although the query has not completed a newer checkpoint.
+    """
     try:
         check_can_go_back(place, max(chosen.batches))
     except RewindTooFarError:
@@ -266,14 +273,14 @@ def _is_kept(place: CheckpointLocation, journal: Journal, chosen: CheckpointReco
 
 
 def _shared(place: CheckpointLocation, name: str) -> list[str]:
-    """Return the files that a RocksDB snapshot shares with other snapshots."""
+    """Return the files that a RocksDB snapshot needs and may share with other snapshots."""
     store = name.rpartition("/")[0]
     known = files_of_snapshot(read_file(place.files, name))
     return [f"{store}/{path}" for path in (known if known is not None else shared_files(place, store))]
 
 
 def _logs(place: CheckpointLocation, batch: int) -> Iterator[str]:
-    """Yield Spark's files outside the state. A source's own log is copied whole, because later entries in it do no harm."""
+    """Yield the files to copy outside ``state/``. A source's own log is copied whole: later entries do no harm."""
     yield "metadata"
     yield from (f"offsets/{number}" for number in (batch - 1, batch) if number >= 0)
     yield f"commits/{batch}"

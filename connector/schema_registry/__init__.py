@@ -1,1 +1,4 @@
-"""Values in the Schema Registry's wire format. Users call the functions of `columns`, `encode` and `dead_letters`."""
+"""Decode and encode values in the Schema Registry's wire format.
+
+Users call the functions of `columns`, `encode` and `dead_letters`.
+"""

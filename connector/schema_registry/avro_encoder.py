@@ -1,4 +1,4 @@
-"""Encodes columns as Avro in the Schema Registry's wire format. *Made on the driver, used in tasks*."""
+"""Encodes columns as Avro in the Schema Registry's wire format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AvroEncoder:
-    """Encodes a column of records with one schema.
+    """Encodes a column of records with one schema. The driver makes the encoder, and tasks use it.
 
     Raises
     ------
@@ -33,7 +33,7 @@ class AvroEncoder:
         return {**self.__dict__, "_schema": None}
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        """Encode one Arrow batch; null stays null."""
+        """Encode one Arrow batch; null stays null. Raise if a value does not fit the schema exactly."""
         import pyarrow as pa
 
         target = _target(values.type, self._type, "the column")
@@ -57,7 +57,10 @@ class AvroEncoder:
         return pa.array(self._encoded(rows, _plain(numbers)), pa.binary())
 
     def _null(self, values: pa.Array, node: Any, path: str) -> str | None:
-        """Return the path of a null that the schema does not allow; None if there is none. `values` has no null at the top."""
+        """Return the path of a null that the schema does not allow; None if there is none.
+
+        `values` itself has no nulls, but its fields and elements may have some. `node` is its type in the schema.
+        """
         found = self._named.get(node, node) if isinstance(node, str) else node
         if isinstance(found, list):
             found = next((branch for branch in found if branch != "null"), "null")
@@ -120,7 +123,10 @@ class AvroEncoder:
 
 
 def _inside(values: pa.Array, node: Mapping[str, Any], path: str) -> list[tuple[pa.Array, Any, str]]:
-    """Return the values directly inside a column of records, arrays or maps, each with its type in the schema and its path."""
+    """Return the columns directly inside a column of records, arrays or maps.
+
+    Each comes with its type in the schema and its path.
+    """
     if node["type"] in ("record", "error"):
         places = {field.name: at for at, field in enumerate(values.type)}
         flat = values.flatten()
@@ -134,7 +140,11 @@ def _inside(values: pa.Array, node: Mapping[str, Any], path: str) -> list[tuple[
 
 
 def _target(found: pa.DataType, wanted: pa.DataType, path: str) -> pa.DataType:
-    """Return the schema's type with its fields in the column's order. A cast to this type keeps every value or fails."""
+    """Return the schema's type `wanted`, with its fields in the order of the column's type `found`.
+
+    A cast to this type keeps every value or fails. Raise if there is no such cast; `path` names the column in the
+    error.
+    """
     import pyarrow as pa
     from pyarrow import types as t
 
@@ -164,7 +174,7 @@ def _same_fields(found: pa.DataType, wanted: pa.DataType, path: str) -> list[str
 
 
 def _numbers(kind: pa.DataType) -> pa.DataType:
-    """Return the type with numbers instead of times, because Python's times end with the year 9999."""
+    """Return the type with integers instead of dates and timestamps, because Python's end with the year 9999."""
     import pyarrow as pa
     from pyarrow import types as t
 
@@ -178,7 +188,11 @@ def _numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
-    """Return two tests per kind of type: for types of this kind, and for casts between them that keep every value."""
+    """Return two tests for each kind of type.
+
+    The first test is true for a type of this kind. The second is true for two such types if a cast keeps every value or
+    fails.
+    """
     from pyarrow import types as t
 
     def text(kind: Any) -> bool:
@@ -203,7 +217,10 @@ def _differs(path: str, reason: str) -> RowRefusedError:
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function that makes dicts from Arrow's maps, which are lists of pairs in Python."""
+    """Return a function that converts the maps in a value of this type to dicts.
+
+    Arrow returns maps as lists of pairs.
+    """
     from pyarrow import types as t
 
     if not _has_map(kind):

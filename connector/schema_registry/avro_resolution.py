@@ -1,9 +1,9 @@
 """Resolves a record's schema to the reader's schema, so that no value changes silently.
 
-fastavro resolves types, but ignores the reader's logical types, as Avro's rules do. For example, Java reads milliseconds as
-microseconds. So each pair of types in which a value could change gets a *hook*. fastavro calls the hook with each value, and
-the hook converts the value exactly or rejects the record. A hook is a logical type in the writer's schema: this is how
-fastavro lets others add code.
+fastavro resolves types but, like Avro's rules, ignores the reader's logical types. For example, Avro's Java library
+reads a time in milliseconds as if it were in microseconds. So each pair of types in which a value could change gets a
+*hook*. fastavro calls the hook with each value, and the hook converts the value exactly or rejects the record. For
+fastavro, a hook is the reader function of a logical type in the writer's schema.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SchemaResolutionError(Exception):
 
 
 def writers_schema(writer: Any, reader: Any, written: Mapping[str, Any], read: Mapping[str, Any]) -> Any:
-    """Return the writer's schema for fastavro, with hooks that convert values.
+    """Return the writer's schema for fastavro, with hooks that convert values to the reader's types.
 
     `written` and `read` are the named types of the two schemas.
     """
@@ -71,7 +71,7 @@ def _set_defaults(node: Any, named: Mapping[str, Any]) -> None:
 
 
 class _Value:
-    """Marks a default that is already replaced. Schemas can share a named type, so a default may be visited twice."""
+    """Marks a default that is already converted. Schemas can share a named type, so a default may be visited twice."""
 
     @staticmethod
     def of(value: Any) -> Any:
@@ -99,7 +99,7 @@ _MARKED: Final[Mapping[type, Callable[[Any], Any]]] = {bytes: _Bytes, Decimal: _
 
 
 def _default(node: Any, value: Any, named: Mapping[str, Any]) -> Any:
-    """Return the value that a default in JSON stands for."""
+    """Return the Avro value for a default that is written in JSON. `node` is the type of the default's field."""
     if isinstance(value, _Value):
         return value
     if isinstance(node, list):
@@ -158,7 +158,7 @@ _IN_JSON: Final[Mapping[str, type]] = {
     "string": str,
     "enum": str,
 }
-"""Avro's type → the Python type of its default, as read from JSON."""
+"""Avro type → the Python type of a default of this type, as read from JSON."""
 
 
 @dataclass
@@ -166,10 +166,13 @@ class _Pairs:
     written: Mapping[str, Any]
     read: Mapping[str, Any]
     met: dict[str, str | None] = field(default_factory=dict)
-    """Name of each writer's type that was copied → the name of the reader's type for it; None if there is none."""
+    """Name of a type in the copy of the writer's schema → name of the reader's type for it; None if there is none."""
 
     def of(self, writer: Any, reader: Any, path: str) -> Any:
-        """Return a node of the writer's schema, with hooks: without hooks if `reader` is None."""
+        """Return a copy of a node of the writer's schema, with hooks.
+
+        Without a node in the reader's schema, add no hooks.
+        """
         if isinstance(writer, list):
             return [self.of(branch, reader, path) for branch in writer]
         if isinstance(writer, str) and writer in self.written:
@@ -212,7 +215,7 @@ class _Pairs:
         return {**copy, "fields": fields}
 
     def _readers_type(self, reader: Any) -> Any:
-        """Return the single type that a column has for a node of the reader's schema."""
+        """Return the type that the column gets for a node of the reader's schema, which may be a union or a name."""
         if isinstance(reader, list):
             others = [branch for branch in reader if _kind(branch) != "null"]
             wide = [branch for branch in others if _kind(branch) in ("long", "double")]
@@ -224,7 +227,10 @@ class _Pairs:
 
 
 def _types_by_name(writer: Any, reader: Any, path: str) -> dict[str, Any]:
-    """Return the types of a reader's record by the names and aliases of its fields."""
+    """Return the types of the fields of the reader's record, by the fields' names and aliases.
+
+    Raise if the writer's record has the same field twice: under its name and under an alias.
+    """
     aliases = {alias: each for each in reader["fields"] for alias in each.get("aliases", ())}
     names = [aliases[each["name"]]["name"] if each["name"] in aliases else each["name"] for each in writer["fields"]]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -235,7 +241,7 @@ def _types_by_name(writer: Any, reader: Any, path: str) -> dict[str, Any]:
 
 
 def _hook(writer: Any, reader: Any, path: str) -> dict[str, Any]:
-    """Return the hook for a pair of types; empty if no value can change."""
+    """Return the hook for the writer's type and the reader's type; empty if no value can change."""
     if reader is None:
         return {}
     kind, wanted = _kind(writer), _kind(reader)

@@ -42,7 +42,7 @@ MOST_DIGITS: Final = 38
 
 @dataclass(frozen=True)
 class ColumnType:
-    """The Spark and Arrow types of the column for a schema."""
+    """The Spark and Arrow types of a column that holds the values of a schema."""
 
     spark: DataType
     raw: pa.DataType  # The Arrow type that the decoder makes, with times in the schema's unit.
@@ -50,14 +50,14 @@ class ColumnType:
 
 
 def column_type(definition: Definition) -> ColumnType:
-    """Return the Spark and Arrow types of the column for a schema."""
+    """Return the Spark and Arrow types of a column that holds the values of a schema."""
     named: dict[str, Any] = {}
     schema = _parsed(definition, named, times=True)
     return _Walk(named).of(schema, "the schema", ())
 
 
 def parsed_schema(definition: Definition) -> Any:
-    """Parse a schema for fastavro's writer. Times in it become numbers."""
+    """Parse a schema for fastavro's writer. Dates and times in it become plain integers."""
     return _parsed(definition, {}, times=False)
 
 
@@ -77,7 +77,7 @@ def named_types(node: Any, into: dict[str, Any]) -> None:
 
 
 class AvroDecoder:
-    """Decodes a column of records. *Made on the driver, used in tasks*; its pickle contains no client."""
+    """Decodes a column of records. The driver makes the decoder, and tasks use it. Its pickle contains no client."""
 
     def __init__(self, registry: Registry, definition: Definition, type: ColumnType, mode: str) -> None:  # noqa: A002
         self._registry = registry
@@ -86,7 +86,10 @@ class AvroDecoder:
         self._mode = mode
 
     def __call__(self, values: pa.Array, *position: pa.Array) -> pa.Array:
-        """Decode one Arrow batch."""
+        """Decode one Arrow batch. The mode decides how a record that can't be decoded is handled; see `decode_avro`.
+
+        `position` consists of three columns for errors: the topic, partition and offset of each record.
+        """
         import pyarrow as pa
 
         rows, bad = self._rows(values)
@@ -100,7 +103,7 @@ class AvroDecoder:
         return pa.StructArray.from_arrays([array, errors], ["value", "error"])
 
     def _rows(self, values: pa.Array) -> tuple[list[Any], dict[int, str]]:
-        """Return the decoded records and, for the index of each record that can't be decoded, its error."""
+        """Return the decoded records, and the errors of records that can't be decoded, by their indexes."""
         readers = _readers(self._registry, self._definition)
         rows: list[Any] = []
         bad: dict[int, str] = {}
@@ -138,11 +141,14 @@ class AvroDecoder:
 
 
 class _BadRecord(Exception):
-    """The reason why a record can't be decoded; it never shows the record's bytes."""
+    """A record can't be decoded. The error text gives the reason, and never shows the record's bytes."""
 
 
 class _Readers:
-    """Decodes records, and caches their writers' schemas. *One per worker process, registry and reader's schema*."""
+    """Decodes records, and caches their writers' schemas.
+
+    Each Python worker process has one such object for each pair of registry and reader's schema.
+    """
 
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self._registry = registry
@@ -158,7 +164,10 @@ class _Readers:
         self._schemas: dict[int, tuple[Any, Any]] = {}  # id → the writer's schema, and the reader's if it differs
 
     def read(self, payload: bytes, missing: dict[int, str]) -> Any:
-        """Decode one record."""
+        """Decode one record. If its schema can't be used, add the schema's id and the reason to `missing`.
+
+        Raise `_BadRecord` if the record can't be decoded.
+        """
         if len(payload) < MAGIC_BYTES:
             raise _BadRecord(f"{len(payload)} bytes are too few for the registry's wire format")
         magic, number = _HEADER.unpack_from(payload)
@@ -205,7 +214,8 @@ class _Readers:
 
 
 _READERS: dict[tuple[str, Definition], _Readers] = {}
-"""The readers of this process. Queries may share them, because the schema of an id never changes."""
+"""The readers of this process, by registry and reader's schema. Queries may share them, because the schema of an id
+never changes."""
 
 
 def _readers(registry: Registry, definition: Definition) -> _Readers:
@@ -216,7 +226,10 @@ def _readers(registry: Registry, definition: Definition) -> _Readers:
 
 
 def _parsed(definition: Definition, named: dict[str, Any], *, times: bool) -> Any:
-    """Parse a schema for fastavro, and add its named types to `named`. If `times` is false, times become numbers."""
+    """Parse a schema for fastavro, and add its named types to `named`.
+
+    If `times` is false, times become plain integers.
+    """
     try:
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException, UnknownType
@@ -245,7 +258,10 @@ def _json(text: str) -> Any:
 
 
 def _without_times(schema: Any, times: bool) -> Any:
-    """Return the schema. If `times` is false, drop logical types except decimals, so that fastavro takes times as numbers."""
+    """Return the schema. If `times` is false, leave out all logical types except decimals.
+
+    fastavro then expects dates and times as plain integers.
+    """
     if isinstance(schema, list):
         return [_without_times(part, times) for part in schema]
     if not isinstance(schema, dict):
@@ -260,7 +276,7 @@ def _without_times(schema: Any, times: bool) -> Any:
 
 
 class _Walk:
-    """Turns an Avro schema into the types of a column."""
+    """Finds the Spark and Arrow types of the column for a parsed Avro schema."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named

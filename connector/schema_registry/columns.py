@@ -1,6 +1,6 @@
 """Decodes values in the Schema Registry's wire format into columns: ``decode_avro`` and ``decode_json``.
 
-Needs the extra ``barrier-kafka[schema-registry]``. *Called in the user's driver program*.
+Call these functions in the driver program. They need the extra ``barrier-kafka[schema-registry]``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "
 
 
 def subject_name(topic: str | None = None, record: str | None = None, *, key: bool = False) -> str:
-    """Return the name that the registry's naming strategies give a subject, from `topic`, `record` and `key`."""
+    """Return the name that the registry's naming strategies give to the subject of a topic, a record name, or both.
+
+    If `key` is true and only `topic` is given, return the name for the topic's keys.
+    """
     if topic and record:
         return f"{topic}-{record}"
     if topic:
@@ -56,7 +59,7 @@ def decode_avro(
     mode: Literal["FAILFAST", "PERMISSIVE", "ERRORS"] = "FAILFAST",
     position: Sequence[Column | str] | None = None,
 ) -> Column:
-    """Decode Avro records in the Schema Registry's wire format to a column with the schema of a subject.
+    """Decode Avro records in the Schema Registry's wire format into a column that has the schema of a subject.
 
     The driver gets the subject's schema from the registry when you call this function; a running query keeps this schema.
     Executors fetch each writer's schema once, and convert every record to the column's schema by Avro's rules.
@@ -131,7 +134,7 @@ def decode_json(
     mode: Literal["FAILFAST", "PERMISSIVE", "ERRORS"] = "FAILFAST",
     position: Sequence[Column | str] | None = None,
 ) -> Column:
-    """Decode JSON records in the Schema Registry's wire format to a column with a subject's JSON Schema.
+    """Decode JSON records in the Schema Registry's wire format into a column that has the JSON Schema of a subject.
 
     Parameters, result and errors are those of `decode_avro`. Spark's ``from_json`` decodes the records, so only the driver
     needs the registry. A record is bad if it is not in the wire format, is not JSON, or has a value of a wrong type. Other
@@ -198,7 +201,7 @@ def decode_json(
 
 
 def _as_function(decoder: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a decoder as a function from Arrow to Arrow, which PySpark recognizes by the types of its parameters."""
+    """Return a function that calls a decoder, with the annotations by which PySpark recognizes an Arrow function."""
     import pyarrow as pa
 
     def decode_avro(value: Any, topic: Any, partition: Any, offset: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Puts decoded rows and rows that can't be decoded into one frame for ``2pc-multi``. *Called in the user's driver program*."""
+"""Puts decoded rows and rows that can't be decoded into one frame, for two sinks of ``2pc-multi``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_RECORD = "the record's value is null"
 
 
 def dead_letters(rows: DataFrame, decoded: Column, *, good: str, bad: str) -> tuple[DataFrame, dict[str, str]]:
-    """Split rows into decoded rows and dead letters, for two sinks of ``2pc-multi``.
+    """Split rows into decoded rows and dead letters, for two sinks of ``2pc-multi``. Call this in the driver program.
 
     A dead letter is a row for ``2pc-kafka`` with the unchanged key and value of a bad record. Headers name
     the record's origin and the error, as in Kafka Connect: ``__connect.errors.topic``, ``.partition``, ``.offset`` and

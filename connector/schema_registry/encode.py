@@ -1,6 +1,6 @@
 """Encodes columns into values in the Schema Registry's wire format: ``encode_avro`` and ``encode_json``.
 
-Needs the extra ``barrier-kafka[schema-registry]``. *Called in the user's driver program*.
+Call these functions in the driver program. They need the extra ``barrier-kafka[schema-registry]``.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ def encode_json(
 ) -> Column:
     """Encode a column as JSON in the Schema Registry's wire format, with the id of a JSON Schema.
 
-    Parameters, result and errors are those of `encode_avro`. Spark's ``to_json`` encodes the rows in the JVM: it omits null
-    fields and writes times with microseconds. A row with text that is not UTF-8 fails (``ROW_NOT_ENCODED``). As in Confluent's
-    serializer by default, values are not validated against the schema. The schema must be one that
-    `decode_json` can read.
+    Parameters, result and errors are those of `encode_avro`. Spark's ``to_json`` encodes the rows in the JVM: it omits
+    null fields and writes times with microseconds. A row with text that is not UTF-8 fails (``ROW_NOT_ENCODED``).
+    Values are not validated against the schema, which is also the default of Confluent's serializer. The schema must be
+    one that `decode_json` can read.
     """
     from pyspark.sql import functions as f
 
@@ -145,7 +145,10 @@ class _Choice:
     schema_id: int | None
 
     def definition(self, registry: Registry, kind: str) -> Definition:
-        """Return the schema, which must be of this kind: AVRO or JSON."""
+        """Return the chosen schema from the registry; register it first if it is new.
+
+        Raise if it is not of this `kind`.
+        """
         if self.schema_id is not None:
             return self._by_id(registry, self.schema_id, kind)
         name = self.subject or subject_name(self.topic, self.record, key=self.key)

@@ -1,4 +1,4 @@
-"""Finds the Spark type for a JSON Schema from the Schema Registry.
+"""Finds the Spark type for a JSON Schema that is in the Schema Registry.
 
 Spark's own ``from_json`` decodes the values in the JVM, because JSON needs no writer's schema.
 """
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def json_type(definition: Definition) -> StructType:
-    """Return the Spark struct type for the JSON Schema of an object."""
+    """Return the Spark struct type for a JSON Schema.
+
+    Raise if the schema does not describe an object with properties.
+    """
     from pyspark.sql.types import StructType
 
     schemas = {name: _loaded(text) for name, text in definition.references}

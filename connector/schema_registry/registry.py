@@ -1,4 +1,4 @@
-"""A Schema Registry, through confluent-kafka's own client. *Used on the driver when a query is planned, and in tasks*."""
+"""Reads and registers schemas in a Schema Registry, with confluent-kafka's client, on the driver and in tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_THERE: Final = frozenset({"40401", "40402", "40403"})
 """The registry's own error codes for an unknown subject, version or schema."""
 
 PASSING: Final = frozenset({404, 408, 425, 429})
-"""HTTP status codes below 500 after which a retry may help: the registry starts, is overloaded, or is behind a proxy.
+"""HTTP status codes below 500 after which a retry may help: the registry is starting or overloaded, or behind a proxy.
 
 A 404 counts only if it has none of the registry's own error codes. Such a 404 comes from a proxy without a backend. If it
 counted as the registry's answer, good records would be reported as bad.
@@ -44,7 +44,7 @@ def wire_header(number: int) -> bytes:
 
 
 def missing_extra(problem: ImportError) -> ImportError:
-    """Return the error for a package that is not installed."""
+    """Return an error for a package that is not installed. It names the extra that contains the package."""
     return ImportError(
         f"{problem}. Values from the Schema Registry need an extra: run pip install '{EXTRA}' on the driver and the executors",
         name=problem.name,
@@ -68,7 +68,7 @@ class Definition:
 
 
 class Registry:
-    """A Schema Registry, as `settings` describe it. The object's pickle contains no client, and its repr shows no secret.
+    """A connection to a Schema Registry, made from `settings`. Its pickle contains no client, and its repr no secret.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class Registry:
         ``MISSING_OPTION``: there is no ``url``. ``INVALID_OPTION``: the client rejects the settings (raised
         by the first request).
     ImportError
-        The extra that the text names is not installed. Raised by the first request.
+        The extra ``barrier-kafka[schema-registry]`` is not installed (raised by the first request).
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -138,7 +138,10 @@ class Registry:
         return definition
 
     def schema(self, number: int) -> Definition:
-        """Return the schema with this id. The client asks the registry for it once."""
+        """Return the schema with this id, from the client's cache or from the registry.
+
+        Raise if the registry lacks it.
+        """
         return replace(self._definition(self._ask(lambda client: client.get_schema(number))), id=number)
 
     def register(self, subject: str, text: str, kind: str) -> Definition:
@@ -150,7 +153,7 @@ class Registry:
         return Definition(text, kind, id=int(number))
 
     def scrub(self, text: str) -> str:
-        """Return the text with all secrets of the settings masked."""
+        """Return the text, in which all secrets from the settings are masked."""
         return masked(text, self._secrets())
 
     def _secrets(self) -> set[str]:

@@ -1,1 +1,1 @@
-"""A read-only web page about queries, and their metrics. The data, even of dead queries, comes from journals and brokers."""
+"""A read-only web page about queries, and their metrics. The data comes from journals and brokers, not from drivers."""

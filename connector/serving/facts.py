@@ -51,7 +51,7 @@ class QueryFacts:
 
     @property
     def news(self) -> tuple[Any, ...]:
-        """The facts that a page shows. If one of them has changed since the last read, the page has to be updated."""
+        """The facts that a page shows. If one of them has changed since the last read, the page is updated."""
         return self.ledger.position, self.state, self.alive, self.doing, self.sources, self.problem, not self.looked
 
 
@@ -83,7 +83,7 @@ BEGUN = (
 
 
 def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
-    """Read a location's new journal entries, and return its facts. If this fails, their `problem` has the reason."""
+    """Read a location's new journal entries, and return the query's facts. If this fails, `problem` has the reason."""
     path, now = location.path, time.time()
     try:
         ledger = journal.load()

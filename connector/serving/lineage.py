@@ -1,4 +1,4 @@
-"""OpenLineage events, which name the topics and tables that a query reads from and writes to."""
+"""Emit OpenLineage events, which name the topics and tables that a query reads from and writes to."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SERVERS: Final = "kafka.bootstrap.servers"
 class LineageListener(CheckpointListener):
     """Emits an OpenLineage event for each completed checkpoint. Attach it with `barrier_kafka.add_listener`.
 
-    Needs the extra ``barrier-kafka[openlineage]``. The first event of a run is ``START``, later ones are ``RUNNING``. Each
-    event names the source topics and the target topics or tables. If there is only one target, the event also has the
-    checkpoint's number of rows and bytes.
+    This needs the extra ``barrier-kafka[openlineage]``. The first event of a run is ``START``; later events are
+    ``RUNNING``. Each event names the source topics and the target topics or tables. If there is only one target, the
+    event also has the numbers of rows and bytes in the checkpoint.
 
     Parameters
     ----------

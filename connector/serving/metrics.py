@@ -1,4 +1,4 @@
-"""The export of metrics to Prometheus and OpenTelemetry."""
+"""Export metrics to Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class QueryCollector:
         self._queries, self._clusters = queries, clusters
 
     def describe(self) -> Iterable[Metric]:
-        """Return no metrics. So a registry does not call `collect`, which reads journals, before the first scrape."""
+        """Return no metrics, so that a registry does not call `collect`, which reads journals, before a scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of all queries and clusters."""
+        """Yield the metrics of all queries and clusters. The registry calls this at each scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         found: dict[str, Any] = {}
@@ -52,9 +52,9 @@ class QueryCollector:
 
 
 def register_prometheus(location: str, registry: CollectorRegistry | None = None) -> QueryCollector:
-    """Export a query's metrics to Prometheus. *Called in any Python program that can read the location.*
+    """Export a query's metrics to Prometheus. Any Python program that can read the location may call this.
 
-    Needs the extra ``barrier-kafka[serve]``.
+    This needs the extra ``barrier-kafka[serve]``.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def register_prometheus(location: str, registry: CollectorRegistry | None = None
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``: the store of the location can't create a file exclusively.
+        ``NO_EXCLUSIVE_CREATE``: in the location's store, two processes could create the same file.
     """
     from prometheus_client import REGISTRY
 
@@ -82,7 +82,7 @@ def register_prometheus(location: str, registry: CollectorRegistry | None = None
 
 
 def register_opentelemetry(location: str, meter: Meter) -> None:
-    """Export a query's metrics to OpenTelemetry. *Called in any Python program that can read the location.*
+    """Export a query's metrics to OpenTelemetry. Any Python program that can read the location may call this.
 
     Parameters
     ----------

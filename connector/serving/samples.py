@@ -1,4 +1,4 @@
-"""The values of all metrics. They are computed from the facts each time, so no count is lost if the exporter restarts."""
+"""Compute the values of all metrics. Counts come from the journals, so none is lost if the exporter restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transactional.stats import counts, newest_completed, pending, unsettled
 
 @dataclass(frozen=True)
 class Metric:
-    """The definition of a metric."""
+    """The definition of a metric: its description, the names of its labels, and whether it is a counter."""
 
     text: str  # A description of the metric, with its unit.
     labels: tuple[str, ...] = ("location",)  # The names of the metric's labels.
@@ -24,7 +24,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Sample:
-    """A value of a metric."""
+    """A metric's value for one set of labels."""
 
     name: str  # The name of the metric, a key of `METRICS`.
     value: float  # The value of the metric.

@@ -1,4 +1,4 @@
-"""A query's past as numbers over time, from which the page draws its charts."""
+"""Compute the numbers over time from which the page draws a query's charts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORTEST_SECONDS: Final = 0.1
 time, so their rate means nothing."""
 
 LagSample = tuple[float, Mapping[str, int]]
-"""The time in seconds since 1970, and each topic's lag in offsets."""
+"""A time in seconds since 1970, and each topic's lag at that time, in offsets."""
 
 
 def series_of(
@@ -73,7 +73,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def _rates(whole: Sequence[CheckpointHistory]) -> list[float | None]:
-    """Return, for each checkpoint, its rows per second since the previous one; None if there is none, or too near."""
+    """Return each checkpoint's rows per second since the previous one; None if there is none, or if it is too close."""
     rates: list[float | None] = [None] if whole else []
     for before, each in pairwise(whole):
         seconds = ((each.committed or 0) - (before.committed or 0)) / 1000

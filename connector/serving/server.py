@@ -1,4 +1,4 @@
-"""The socket on which the page listens."""
+"""Open the socket on which the page's server listens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transactional.errors import OptionError
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that listens at an address. If the address can't be used, raise `OptionError`."""
+    """Yield a socket that listens on an address. If the address can't be used, raise `OptionError`."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         found = socket.create_server((host, port), family=family)

@@ -18,13 +18,14 @@ log = logging.getLogger(__name__)
 
 JOURNAL_SECONDS = 1.0
 BROKER_SECONDS = 10.0
-"""Seconds between two reads of a journal, and between two requests to the brokers."""
+"""The time between two rounds of requests to the brokers, in seconds. Between reads of a journal: `JOURNAL_SECONDS`."""
 
 LOCATIONS_PER_SECOND = 30
 """The maximum number of journals that are read per second. If there are more locations, each is read less often."""
 
 LAG_SAMPLES = 1000
-"""The maximum number of the brokers' answers in the lag's chart: almost three hours."""
+"""The maximum number of points in the chart of a query's lag. With `BROKER_SECONDS` between them, they cover almost
+three hours."""
 
 FIRST_SECONDS = 5.0
 """The number of seconds to wait for the first reads. After that, the page is served even if a store has not
@@ -106,7 +107,7 @@ class Watcher:
         return {topic: behind for each in self.clusters for topic, behind in each.lags.get(path, {}).items()}
 
     def lags(self, path: str) -> Sequence[LagSample]:
-        """Return the lag of a query over time, as the brokers' last answers show it."""
+        """Return a query's lag over time: one sample for each of the brokers' last answers."""
         return tuple(self._lags[path])
 
     def look_at_journal(self, path: str) -> None:
@@ -153,7 +154,10 @@ class Watcher:
 
 
 def location_of(path: str) -> CheckpointLocation:
-    """Return the location at a path. If the page must not show the path, raise `OptionError`."""
+    """Return the checkpoint location at a path. If the path contains a user, password or query, raise `OptionError`.
+
+    The page would show the path. The same error is raised if the path is not valid UTF-8.
+    """
     shown = path.encode("utf-8", "replace").decode()
     if shown != path or urlsplit(path).username is not None or (":" in path and "?" in path):
         raise OptionError(

@@ -37,7 +37,7 @@ BEAT_SECONDS = 15.0
 """An event stream sends a comment after this many seconds without an event, so that no proxy closes it."""
 
 LOOK_SECONDS = 0.5
-"""Seconds between two checks whether the facts have changed."""
+"""The number of seconds between two checks whether the facts have changed."""
 
 SHOWN_CHECKPOINTS = 100
 REWOUND = {False: "Started", True: "Rewound, and started"}
@@ -209,7 +209,7 @@ class Page:
         return StreamingResponse(news(), media_type="text/event-stream")
 
     async def missing(self, request: Request, error: Exception) -> Response:
-        """Answer that the requested page does not exist."""
+        """Answer an HTTP error, such as a missing page, with a page that explains the error."""
         code, sentence = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
         return self._answer("missing.html", code, title="Not found", sentence=sentence)
 
@@ -286,7 +286,7 @@ def _options(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _tone(query: QueryFacts) -> str:
-    """Return the CSS class for a query's state. A query that has ended and left nothing open is ``well``."""
+    """Return the CSS class for a query's state. A query whose driver is gone and left nothing open is ``well``."""
     left = query.ledger.undecided() or query.ledger.unsettled()
     if query.state is QueryState.UNSEEN or not query.looked:
         return "unseen"
@@ -294,7 +294,7 @@ def _tone(query: QueryFacts) -> str:
 
 
 def _done(query: QueryFacts) -> list[tuple[str, int]]:
-    """Return the number of repaired parts and the number of rewinds, with their names. Leave out zeros."""
+    """Return the numbers of parts that were written again, and of rewinds, each with its name. Leave out zeros."""
     totals = query.ledger.totals
     found = [("parts written again", totals.get("repaired", 0)), ("rewinds", totals.get("rewound", 0))]
     return [(what, number) for what, number in found if number]

@@ -1,4 +1,4 @@
-"""Settings with which the C library returns free memory to the system, in workers that Spark reuses."""
+"""Make the C library return free memory to the system, in workers that Spark reuses."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _OWN_SETTINGS: Final = ("MALLOC_", "GLIBC_TUNABLES")
 
 @lru_cache(1)
 def return_free_memory() -> bool:
-    """Keep glibc from raising its thresholds; return whether this succeeded. *Workers, once per process.*
+    """Keep glibc from raising its memory thresholds, and return whether this succeeded. Takes effect once per process.
 
-    When the first buffer of a megabyte is freed, glibc raises its thresholds. It then takes later buffers of this size from
-    its heaps, between small blocks that stay allocated. The threads of each task leave other holes in the heaps, so a worker
-    that is reused for a day grows by 10 to 80 kB per task. With fixed thresholds, glibc maps and unmaps each large buffer
-    separately. The worker then keeps the size that it had after its first tasks, and is a sixth smaller at the same speed.
+    When a worker frees its first buffer of a megabyte, glibc raises its thresholds. It then takes later buffers of this
+    size from its heaps, between small blocks that stay allocated. The threads of each task leave other holes in the
+    heaps, so a worker that is reused for a day grows by 10 to 80 kB per task. With fixed thresholds, glibc maps and
+    unmaps each large buffer separately. The worker then keeps the size that it had after its first tasks, and is a
+    sixth smaller at the same speed.
 
     If the C library is not glibc, or if the user's environment configures the allocator, change nothing.
     """

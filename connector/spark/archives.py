@@ -21,7 +21,7 @@ _UNCHECKED: Final = py_compile.PycInvalidationMode.UNCHECKED_HASH  # zipimport w
 
 
 def archives() -> Sequence[Path]:
-    """Return the archives of Spark in ``SPARK_HOME`` or, if unset, of the installed PySpark; empty without Spark."""
+    """Return PySpark's archives in ``SPARK_HOME`` or, if unset, in the installed PySpark; empty if there are none."""
     home = os.environ.get("SPARK_HOME")
     if not home:
         installed = find_spec("pyspark")
@@ -32,7 +32,7 @@ def archives() -> Sequence[Path]:
 
 
 def has_compiled_modules(archive: Path) -> bool:
-    """Return whether this release of Python does not have to compile the archive's modules."""
+    """Return whether the archive's modules are already compiled for this release of Python."""
     with zipfile.ZipFile(archive) as opened:
         names = opened.namelist()
         compiled = [name for name in names if name.endswith(".pyc")]
@@ -73,7 +73,7 @@ def _naming(archive: Path) -> Iterator[None]:
 
 
 def _append(whole: BinaryIO, archive: Path) -> int:
-    """Append the compiled modules to the archive's content, and leave older ones and tests out of its directory."""
+    """Add compiled modules to the archive, return their number, and drop older ones and tests from its directory."""
     count = 0
     with (
         zipfile.ZipFile(whole, "a", zipfile.ZIP_DEFLATED) as modules,

@@ -1,4 +1,4 @@
-"""The writer of a sink under ``df.write``. Each write is a numbered version; a repeated write writes no row twice.
+"""The writer that ``df.write`` uses for a sink. Each write has a version; repeating a version writes no row twice.
 
 Spark calls `writer` once, in a planning process. Tasks and the commit process get pickled copies of the returned writer. So
 commit and abort know the plan, and do not plan again.
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WHOSE = "batch-writer.json"
-"""The file in ``<checkpointLocation>/barrier`` that names the application which writes there."""
+"""The file in ``<checkpointLocation>/barrier`` that names the application (``txnAppId``) that writes there."""
 
 
 class HostedBatchWriter(DataSourceArrowWriter):
-    """The writer of a sink under ``df.write``. It is pickled together with its plan.
+    """The writer that ``df.write`` uses for a sink. The tasks get pickled copies of the writer and its plan.
 
     Raises
     ------
@@ -59,20 +59,26 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
-        """Reject invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
+        """Reject invalid settings, recover, and make the plan for the tasks.
+
+        Called on the driver, in the planning process.
+        """
         if overwrite:
             self._sink.refuse_overwrite('mode("overwrite")', 'mode("append")')
         with self._sink.coordinator(self._view()) as coordinator:
             self._plan = coordinator.plan()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write and prepare a task's rows. *Called on an executor, once per task.*"""
+        """Write and prepare a task's rows. Called on an executor, once per task."""
         partition, attempt, query = internals.batch_task()
         return TaskMessage(self._sink.write(self._planned(), iterator, partition, attempt), query)
 
     @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Write the commit decision into the journal, then commit the rows. *Called on the driver, in the commit process.*"""
+        """Write the commit decision into the journal, then commit the rows.
+
+        Called on the driver, in the commit process, after all tasks have succeeded.
+        """
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
         with self._sink.coordinator(self._view()) as coordinator:
@@ -81,7 +87,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the write. *Called on the driver, in the commit process, after a failure.*"""
+        """Abort the write. Called on the driver, in the commit process, after a failure."""
         with self._sink.coordinator(self._view()) as coordinator:
             coordinator.abort(acknowledgements(messages), self._version)
 
@@ -91,12 +97,19 @@ class HostedBatchWriter(DataSourceArrowWriter):
         return self._plan
 
     def _view(self) -> QueryView:
-        """Return the view of these writes, which have no Spark logs: each version counts as a micro-batch."""
+        """Return a `QueryView` for this application's writes.
+
+        These writes have no Spark logs, so each version counts as a micro-batch.
+        """
         line = SourceLine(canonical({"txnAppId": self._app, "txnVersion": self._version}))
         return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
 
     def _writer_id(self) -> str:
-        """Return the id of the application at this location. The application's first write creates the id."""
+        """Return the id of the application at this location. The application's first write creates the id.
+
+        Raises LocationError (``LOCATION_TAKEN``) if the location belongs to a streaming query, another application or
+        another output.
+        """
         path, files = self._sink.location.path, self._sink.location.files
         if files.exists("metadata"):
             raise LocationError(

@@ -1,4 +1,4 @@
-"""Checks that no query and no other rewind uses a location, before a rewind changes that location."""
+"""Check that no query and no other rewind is using a location, before a rewind changes that location."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] 
     """Return an error if the driver of an earlier run is alive on this machine and its run has not ended; else None.
 
     Such a driver may be paused, and may not know that it was superseded. If such a driver wrote to Spark's logs after
-    a rewind, the logs would be damaged.
+    a rewind, the logs would be damaged. Drivers in `stopped` are not checked.
     """
     for _, run in sorted(ledger.runs.items()):
         is_other = run.process != newest.process and run.driver not in stopped
@@ -51,7 +51,10 @@ def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] 
 
 
 def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
-    """Return an error if the process of a started rewind may still be running; else None."""
+    """Return an error if the process of a started rewind may still be running; else None.
+
+    If `stopped`, a process that can't be seen from here counts as ended.
+    """
     process = rewind.request.get("process", {})
     alive = False if process == this_process() else is_alive(process)
     if alive:
@@ -68,7 +71,8 @@ def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
 def exclusive_access(location: CheckpointLocation) -> Iterator[None]:
     """Lock a location while a block runs, so that no other command changes it.
 
-    Without the lock, a second rewind could delete the files of a query that was started after the first rewind.
+    Without the lock, a second rewind could delete the files of a query that was started after the first rewind. If the
+    location is not on a local disk, it can't be locked, and only a warning is logged.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Deletion of temporary files that a killed driver left from its first micro-batch. While they exist, Spark can't start.
+"""Delete the temporary files of a driver that was killed in its first micro-batch. With these files, Spark can't start.
 
 Spark writes ``offsets/0`` as ``offsets/.0.UUID.tmp`` and renames it. A driver that dies in between leaves the temporary file.
 Before its first micro-batch, Spark requires that ``offsets``, ``commits`` and ``state`` contain no files, not even temporary
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 STARTS: Final = "barrier/starts"
 
 CHECKED: Final = ("offsets", "commits")
-"""Logs that must be empty before the first micro-batch. Spark writes no state before ``offsets/0`` exists."""
+"""Logs that must be empty before the first micro-batch. Spark writes ``state`` later than ``offsets/0``."""
 
 _TEMPORARY = re.compile(r"\.+\d+\.[^.]+\.tmp(\.crc)?")
 """Matches ``.0.UUID.tmp``, and the name of Hadoop's checksum file for it."""

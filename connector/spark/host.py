@@ -1,7 +1,7 @@
 """The data source through which Spark uses a `TwoPhaseCommitSink`, and the writer for streams.
 
 Spark calls `streamWriter` in the planning process, and again in the commit process before every commit and abort. Recovery
-and the sweep run only in the planning process (see `connector.spark.internals.phase`). Constructors change nothing.
+runs only in the planning process (see `connector.spark.internals.phase`). Constructors change nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ class HostedSinkDataSource(DataSource):
         return cls.sink or find_sink(cls.format)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:
-        """Make the writer. *Driver, planning process (once per micro-batch) and commit process.*"""
+        """Return the writer of a streaming query. In the planning process, also prepare the writer.
+
+        Called on the driver: in the planning process once per micro-batch, in the commit process before each commit or
+        abort.
+        """
         show_progress()
         try:
             writer = HostedStreamWriter(HostedSink(self.sink_type(), Options(self.options), schema))
@@ -61,7 +65,7 @@ class HostedSinkDataSource(DataSource):
         return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> HostedBatchWriter:
-        """Make the writer. *Called on the driver, once per ``df.write``; the commit process gets a copy of the writer.*"""
+        """Return the prepared writer of one ``df.write``. Called once on the driver; the commit process gets a copy."""
         try:
             writer = HostedBatchWriter(HostedSink(self.sink_type(), Options(self.options), schema))
             writer.prepare(overwrite)
@@ -78,7 +82,7 @@ def data_source_for(sink: SinkType) -> type[HostedSinkDataSource]:
 
 
 class HostedStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a sink under ``writeStream``. It is pickled to the executors together with its plan."""
+    """The writer that ``writeStream`` uses for a sink. The executors get pickled copies of the writer and its plan."""
 
     def __init__(self, sink: HostedSink) -> None:
         self._sink = sink
@@ -86,7 +90,10 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
-        """Reject invalid settings, recover, and make the plan for the tasks. *Driver, planning process.*"""
+        """Reject invalid settings, recover, and make the plan for the tasks.
+
+        Called on the driver, in the planning process.
+        """
         try:
             self._sink.refuse_stream(overwrite)
             view = replace(spark_view(self._sink.location), running=self._sink.running)
@@ -100,7 +107,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             raise
 
     def _is_first(self) -> bool:
-        """Return whether no run has started here yet, and Spark's offset log contains only ``offsets/0``."""
+        """Return whether no run has started at the location yet, and Spark's offset log contains only ``offsets/0``."""
         location = self._sink.location
         try:
             offsets = [name for name in location.files.names("offsets") if name.isdigit()]
@@ -109,7 +116,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             return False
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write and prepare a task's rows, or discard them, as the plan says. *Called on an executor, once per task.*"""
+        """Write and prepare a task's rows, or discard them, as the plan says. Called on an executor, once per task."""
         plan = self._plan
         query, batch, partition, attempt = internals.task_batch()
         if plan is None or (plan.queryId, plan.batch) != (query, batch):
@@ -123,9 +130,9 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Write the micro-batch into the journal. *Called on the driver, once per micro-batch, in the commit process.*
+        """Write the micro-batch into the journal. If the micro-batch closes a checkpoint, commit the checkpoint.
 
-        If the micro-batch closes a checkpoint, commit the checkpoint.
+        Called on the driver, in the commit process, after all tasks of the micro-batch have succeeded.
         """
         view = spark_view(self._sink.location, batchId)
         with self._sink.coordinator(view) as coordinator:
@@ -133,7 +140,10 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort the micro-batch, unless it is already in the journal. *Called on the driver, after a failure or a stop.*"""
+        """Abort the micro-batch, unless it is already in the journal.
+
+        Called on the driver, in the commit process, after a failure or a stop.
+        """
         with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:
             coordinator.abort(acknowledgements(messages), batchId)
 

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """A task's acknowledgement as a commit message, with the id of the streaming query if the task ran in ``foreachBatch``."""
+    """A task's commit message for Spark: the acknowledgement and, in ``foreachBatch``, the streaming query's id."""
 
     acknowledgement: Acknowledgement
     query: str = ""
@@ -135,7 +135,7 @@ class HostedSink:
         return self.location.journal().load().position
 
     def sources_unknown(self) -> OptionError:
-        """Return the error for a query whose offset log names its sources, if its present sources are unknown."""
+        """Return the error to raise if the offset log names the query's sources, but the present ones are unknown."""
         reason = (
             "the query may have lost a source since the micro-batch was planned. Only a program that calls "
             "barrier_kafka.register(spark) before start(), and does not use Spark Connect, reports the query's sources"
@@ -149,14 +149,17 @@ class HostedSink:
             raise OptionError("OUTPUT_MODE", sink=self.type.name(), mode=how, instead=instead, option="outputMode")
 
     def refuse_update(self) -> None:
-        """Reject output mode ``update``, which Python sinks can't support. Spark's error: "requirement failed: 2"."""
+        """Raise `OptionError` for output mode ``update``, which Python sinks can't support.
+
+        Spark itself would only report "requirement failed: 2".
+        """
         instead = 'outputMode("append"), with a watermark if the query aggregates'
         raise OptionError(
             "OUTPUT_MODE", sink=self.type.name(), mode='outputMode("update")', instead=instead, option="outputMode"
         )
 
     def refuse_stream(self, overwrite: bool) -> None:
-        """Reject options that a streaming query can't have."""
+        """Reject options that are only for ``df.write`` and, unless the sink supports it, output mode ``complete``."""
         if overwrite:
             self.refuse_overwrite(
                 'outputMode("complete")', 'outputMode("append"), with a watermark if the query aggregates'
@@ -171,9 +174,11 @@ class HostedSink:
                 )
 
     def check_start(self, overwrite: bool, lines: Sequence[SourceLine] = ()) -> None:
-        """Reject settings with which every micro-batch would fail; change nothing. *User's program, before the start.*
+        """Reject settings with which every micro-batch would fail. This changes nothing.
 
-        At the first start at a location, also log the sink's warnings and problems (`Examines.examine`).
+        Called in the user's program, before Spark starts the query. `lines` describe the query's sources; without them,
+        the sources' schedule is not checked. At the first start at a location, also log the warnings and problems that
+        the sink finds (`Examines.examine`).
         """
         self.refuse_stream(overwrite)
         self.location.check_writable()
@@ -195,7 +200,11 @@ class HostedSink:
     def coordinator(
         self, view: QueryView, driver: str | None = None, process: Mapping[str, Any] | None = None
     ) -> Iterator[CheckpointCoordinator]:
-        """Yield a coordinator with its own sink, and close the sink at the end. Errors contain no secrets from the options."""
+        """Yield a coordinator with its own sink, and close the sink at the end.
+
+        Errors contain no secrets from the options. `driver` and `process` identify the driver of the coordinator's run.
+        By default, this is the driver of the calling process.
+        """
         with hiding(secrets_of(self.options)), self._coordinator(view, driver, process) as coordinator:
             yield coordinator
 
@@ -257,8 +266,8 @@ class HostedSink:
     def _setup(self) -> dict[str, Any]:
         """Return the sink's description for the journal, from which `connector.spark.recorded_sink` builds the sink.
 
-        It contains the names of secret options, but not their values: users pass these to commands again. Commands look up the
-        sink by its format's name. The recorded class is only for messages.
+        It contains the names of secret options, but not their values, so users must pass the values to commands again.
+        It names the sink's class only for messages: commands look up the sink by the name of its format.
         """
         path = f"{self.type.__module__}:{self.type.__qualname__}"
         hidden = sorted(key for key, value in self.options.items() if is_secret(key, value))
@@ -292,7 +301,10 @@ class HostedSink:
 
 
 class _OpenPart:
-    """One part of a task: the digest of its rows so far, and their transaction, unless the rows are only read."""
+    """The rows of one task for one sink, while the task writes or only reads them.
+
+    Holds the digest of the rows so far and, if they are written, their transaction.
+    """
 
     def __init__(self, sink: TwoPhaseCommitSink[Any, Any], plan: TaskPlan, context: TransactionContext) -> None:
         self._sink = sink
@@ -375,7 +387,10 @@ def _warm_up(sink: WarmsUp, contexts: Sequence[TransactionContext]) -> None:
 def _warming_up(
     sink: TwoPhaseCommitSink[Any, Any], contexts: Sequence[TransactionContext], likely: bool
 ) -> Iterator[None]:
-    """Warm up the sink in another thread, while the block waits for the task's first row."""
+    """Warm up the sink in another thread, while the block waits for the task's first row.
+
+    This is done only if the task will probably get rows (`likely`), and if the sink supports it.
+    """
     if not likely or not isinstance(sink, WarmsUp):
         yield
         return

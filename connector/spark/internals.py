@@ -1,4 +1,4 @@
-"""All internal names of Spark that we use. If a name is missing, its function fails, or reports "unknown"."""
+"""All internal names of Spark that we use. If a name is missing, functions that use it fail or report "unknown"."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def driver_identity() -> str:
 
 
 def task_batch() -> tuple[str, int, int, int]:
-    """Return the running task's (query id, micro-batch id, partition id, task attempt id)."""
+    """Return the running task's query id, micro-batch id, partition id and task attempt id."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -115,7 +115,7 @@ def batch_task() -> tuple[int, int, str]:
 
 
 def checkpoint_location(query: StreamingQuery) -> str:
-    """Return a started query's checkpoint location, as Spark has resolved it. *In the user's program, classic Spark.*"""
+    """Return a started query's checkpoint location, as Spark resolved it. Raises ProtocolError with Spark Connect."""
     try:
         return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
     except (AttributeError, TypeError) as problem:
@@ -126,7 +126,10 @@ def checkpoint_location(query: StreamingQuery) -> str:
 
 
 def driver_of(query: StreamingQuery) -> str | None:
-    """Return the `driver_identity` of the workers that run this query; None if unknown. *In the user's program.*"""
+    """Return the `driver_identity` of the workers that run this query; None if unknown.
+
+    This function works only in the user's driver program, not in the workers.
+    """
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -141,7 +144,7 @@ def driver_of(query: StreamingQuery) -> str | None:
 
 
 def driver_pid(session: SparkSession) -> int | None:
-    """Return the pid of the JVM that runs a session's queries; None if unknown. *In the user's program.*"""
+    """Return the pid of the JVM that runs a session's queries; None if unknown, for example with Spark Connect."""
     try:
         jvm: Any = session._jvm
         return int(jvm.java.lang.ProcessHandle.current().pid())
@@ -191,7 +194,7 @@ class StreamWrite:
 
 
 def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
-    """Return the settings of a `DataStreamWriter`; None with Spark Connect. *In the user's program.*"""
+    """Return the settings that the user's program gave to a `DataStreamWriter`; None with Spark Connect."""
     written = getattr(writer, "_jwrite", None)
     if written is None:
         return None
@@ -216,7 +219,7 @@ def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
 
 
 def stream_sources(writer: DataStreamWriter) -> Sequence[tuple[str, Mapping[str, str]]]:
-    """Return the format and the options of each streaming source of a writer; empty if unknown. *In the user's program.*"""
+    """Return the format and the options of each streaming source that a writer reads from; empty if unknown."""
     found = []
     try:
         for leaf in _streaming_leaves(writer):
@@ -233,9 +236,10 @@ _SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 def source_names(writer: DataStreamWriter) -> Sequence[str] | None:
-    """Return the names of a writer's streaming sources, in the order of the plan; None if unknown. *In the user's program.*
+    """Return the names of the streaming sources that a writer reads from, in the order of the plan; None if unknown.
 
-    These are the names that Spark's offset log has in version 2: those of ``DataStreamReader.name``, or the sources' positions.
+    If source evolution is enabled, these are the names that were set with ``DataStreamReader.name``; otherwise, they
+    are the sources' positions. Version 2 of Spark's offset log contains the same names.
     """
     found: list[str] = []
     evolves = (setting(writer._spark, _SOURCE_EVOLUTION) or "").lower() == "true"
@@ -266,7 +270,7 @@ def setting(session: SparkSession, key: str) -> str | None:
 
 
 def slots(session: SparkSession, of: Callable[[Callable[[str], str | None], str, int], int | None]) -> int | None:
-    """Return the result of `of` for a context's settings, master and default parallelism; None if unreadable."""
+    """Pass the Spark context's settings, master and default parallelism to `of`. Return its result; None on failure."""
     try:
         context: Any = session.sparkContext
         return of(context.getConf().get, str(context.master), int(context.defaultParallelism))
@@ -275,7 +279,7 @@ def slots(session: SparkSession, of: Callable[[Callable[[str], str | None], str,
 
 
 def knows_format(session: SparkSession, name: str) -> bool | None:
-    """Return whether this session finds a Python data source with this name; None if unknown. *In the user's program.*"""
+    """Return whether this session finds a Python data source with this name; None if unknown, as with Spark Connect."""
     try:
         state: Any = session._jsparkSession.sessionState()
         return bool(state.dataSourceManager().dataSourceExists(name))
@@ -302,7 +306,7 @@ def worker_python(session: SparkSession) -> str | None:
 
 
 def finds_class(session: SparkSession, source: type[DataSource]) -> bool:
-    """Return whether Spark finds this class in an installed package, by its format; False if unknown. *User's program.*"""
+    """Return whether Spark has found this data source class by itself, in an installed package; False if unknown."""
     try:
         state: Any = session._jsparkSession.sessionState()
         known = state.dataSourceManager().lookupDataSource(source.name())
@@ -313,7 +317,7 @@ def finds_class(session: SparkSession, source: type[DataSource]) -> bool:
 
 
 def be_active(session: SparkSession) -> None:
-    """Make the session active in the calling thread, if no session is active there. *Called in the user's program.*
+    """Make the session active in the calling thread of the user's program, if no session is active there.
 
     Spark looks up a sink's Python format in the session that is active in the JVM's thread. For a new Python thread, the JVM's
     thread has no active session.
@@ -327,7 +331,7 @@ def be_active(session: SparkSession) -> None:
 
 
 def active_session() -> SparkSession | None:
-    """Return this program's active session; None if there is none. *In the user's program.*"""
+    """Return the active session of the user's program; None if there is none, or if its JVM is gone."""
     from pyspark.sql import SparkSession
 
     try:

@@ -1,4 +1,4 @@
-"""The checks that a location belongs to a streaming query, and that the query was not moved to another location."""
+"""Check that a location belongs to a streaming query, and that the query was not moved to another location."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
 
 
 def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
-    """Check that the journal belongs to this location and query, that the query was not moved, and that no restore is open."""
+    """Check that the journal belongs to this location and query, and that no move or unfinished restore closed it."""
     if ledger.moved is not None:
         raise moved_on(ledger.moved)
     if ledger.restoring is not None:

@@ -1,4 +1,4 @@
-"""The identity of a driver process, and the check whether the process still runs. Both ask the operating system, not Spark.
+"""Identify a driver process, and check whether it is still running. Both ask the operating system, not Spark.
 
 A pid alone does not identify a process, because the system reuses pids. Together with the boot id, the pid namespace and the
 start time, the pid identifies a process on this machine and in this container. Other machines and containers can't see
@@ -14,14 +14,14 @@ from typing import Any
 
 _PROC = "/proc"
 _JVM = "java"
-"""The name of a driver's process."""
+"""The process name of a driver, which is a JVM."""
 
 _drivers: dict[int, tuple[int, Any]] = {}
 """Maps a worker's pid to its driver's pid and start time, which stay the same while both processes run."""
 
 
 def driver_process() -> dict[str, Any]:
-    """Return the identity of a Python worker's driver process. *Driver, planning process, once per micro-batch.*
+    """Return the identity of this Python worker's driver process. Called when a micro-batch is planned.
 
     A worker is a child of PySpark's daemon, which is a child of the driver's JVM. So the nearest ancestor named ``java`` is the
     driver.
@@ -57,7 +57,7 @@ def process_of(pid: int) -> dict[str, Any]:
 
 
 def is_alive(identity: Mapping[str, Any]) -> bool | None:
-    """Return whether the process with this identity still runs; None if unknown."""
+    """Return whether the process with this identity is still running; None if that can't be determined."""
     here = this_process()
     pid, started = identity.get("pid"), identity.get("started")
     if not isinstance(pid, int) or pid < 1 or started is None or here["pid"] is None:
@@ -77,7 +77,7 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
 
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
-    """Describe a process: its host and pid, and whether it runs; `alive` is None if unknown."""
+    """Describe a process: its host and pid, and whether it is running according to `alive` (None if unknown)."""
     runs = {True: "running", False: "no longer running", None: "may be running, but can't be seen from here"}[alive]
     return f"{process_text(process)}: {runs}"
 

@@ -78,7 +78,7 @@ def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hoo
     given : Mapping[str, str]
         The options that the operator passed.
     hooks : bool
-        Whether to return the option with the checkpoint hooks.
+        True to also return the option that names the checkpoint hooks.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Builds the sink of a run from the journal's record, without Spark."""
+"""Build a run's sink from the options that the journal has recorded, without a Spark session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from connector.spark.hosted_sink import HostedSink
 
 TYPES = ("fields", "type", "elementType", "keyType", "valueType")
-"""The keys of a type's JSON that hold other types."""
+"""The keys, in the JSON of a Spark data type, whose values are also data types."""
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
@@ -35,7 +35,11 @@ def recorded_run(ledger: Ledger) -> RunRecord:
 def recorded_host(
     run: RunRecord, location: CheckpointLocation, given: Mapping[str, str], hooks: bool = True
 ) -> HostedSink:
-    """Return the run's sink with the options that the operator gave, and the recorded options that need no confirmation."""
+    """Return the run's sink with the options that the operator gave and those that the journal has recorded.
+
+    Raises OptionError if a recorded option needs the operator's confirmation. If `hooks` is False, the sink gets no
+    recorded checkpoint hooks.
+    """
     from pyspark.sql.types import StructType
 
     from connector.spark.hosted_sink import HostedSink
@@ -48,7 +52,7 @@ def recorded_host(
 
 
 def without_classes(kind: Any) -> Any:
-    """Return a type's JSON with SQL types in place of user-defined types, because PySpark would import those classes."""
+    """Replace user-defined types by SQL types in a data type's JSON, so that PySpark does not import their classes."""
     if isinstance(kind, list):
         return [without_classes(each) for each in kind]
     if not isinstance(kind, dict):
@@ -61,7 +65,7 @@ def without_classes(kind: Any) -> Any:
 def recorded_sink(
     run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]
 ) -> TwoPhaseCommitSink[Any, Any]:
-    """Build the run's sink from its recorded options and those that the operator gave; see `recorded_host`."""
+    """Build the run's sink from its recorded options and the options that the operator gave; see `recorded_host`."""
     host = recorded_host(run, location, given, hooks=False)
     try:
         return host.build(run.prefix)
@@ -72,7 +76,7 @@ def recorded_sink(
 
 
 def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options for this run's sink, out of options that several queries share.
+    """Select the options for this run's sink from `given`, the options that several queries share.
 
     Secrets and addresses of other queries' sinks are left out, because this sink would reject them.
     """

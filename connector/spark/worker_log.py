@@ -11,10 +11,10 @@ PROTOCOL = logging.getLogger("transactional")
 
 
 def show_progress() -> None:
-    """Print the protocol's INFO lines from now on, unless logging is configured. *Driver, planning and commit process.*
+    """Print INFO lines about runs and checkpoints from now on, unless logging is already configured.
 
-    For example, ``spark.sql.pyspark.worker.logging.enabled`` configures logging. In that case, Spark's log tables
-    contain the lines.
+    Called on the driver, in the planning process and in the commit process. For example, Spark's setting
+    ``spark.sql.pyspark.worker.logging.enabled`` configures logging. In that case, Spark's log tables contain the lines.
     """
     if PROTOCOL.handlers or logging.getLogger().handlers:
         return

@@ -1,8 +1,10 @@
-"""Encode Arrow's rows in the binary format of PostgreSQL's COPY, with Arrow's kernels and numpy: no Python object per value.
+"""Encode Arrow rows in the binary format of PostgreSQL's COPY.
+
+Arrow's kernels and numpy do the work, so no Python object is made for each value.
 
 A row consists of the number of its fields and, for each field, its length (-1 for null) and its bytes. Numbers are in network
-byte order. Encoding takes a tenth of the time that text takes, and the server reads the result faster. If one column has no
-binary form here, the whole batch is sent as text (`csv_rows`).
+byte order. Encoding takes a tenth of the time that text takes, and the server reads the result faster. If this module
+can't encode one of the columns, the whole batch is sent as text (`csv_rows`).
 """
 
 from __future__ import annotations
@@ -38,9 +40,10 @@ GROUP: Final = 10_000
 def as_binary(
     columns: Sequence[pa.Array], bases: Sequence[str], nonce: str, begin: int
 ) -> list[bytes | memoryview] | None:
-    """Return rows as pieces of binary COPY data; None if a column, or a value in it, has no binary form here.
+    """Return rows as pieces of binary COPY data; None if this module can't encode a column or one of its values.
 
-    Each row begins with `nonce` and the row's number, counted from `begin`. `bases` are the base types of the target's columns.
+    Each row begins with `nonce` and the row's number, counted from `begin`. `bases` has the base type of the target's
+    column for each of `columns`.
     """
     rows = len(columns[0])
     name = nonce.encode()
@@ -125,7 +128,10 @@ def _since(
 
 
 def _numeric(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Return numbers as ``numeric``: digit count, weight, sign, scale, base-10,000 digits. PostgreSQL drops leading zeros."""
+    """Return numbers in the binary form of ``numeric``; None if this function can't encode the column's type.
+
+    A number is its digit count, weight, sign, scale and base-10,000 digits. PostgreSQL drops leading zeros.
+    """
     kind = column.type
     if pa.types.is_signed_integer(kind):
         scale, values = 0, _values(column).astype(np.int64)
@@ -163,7 +169,7 @@ _FIXED: Final[dict[str, Callable[[pa.Array], np.ndarray[Any, Any] | None]]] = {
 
 
 def _numbers(values: np.ndarray[Any, Any], valid: np.ndarray[Any, Any] | None) -> list[pa.Array]:
-    """Return values of one fixed width as COPY fields: each value follows its length. A null has length -1 and no bytes."""
+    """Return fixed-width values as COPY fields: a length, then the value. A null has the length -1 and no value."""
     width, count = values.dtype.itemsize, len(values)
     if valid is None:
         whole = np.empty(count, [("length", ">i4"), ("value", values.dtype)])
@@ -217,7 +223,7 @@ def _bits(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _valid(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Return a mask that is true where the column is not null; None if the column has no nulls."""
+    """Return a mask that is true in each row where the column is not null; None if the column has no nulls."""
     return _bits(pc.is_valid(column)) if column.null_count else None
 
 

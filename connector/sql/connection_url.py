@@ -30,7 +30,10 @@ FROM_JDBC: Final[Mapping[str, str]] = {
 
 
 def parse_url(url: str, owner: str) -> dict[str, str]:
-    """Return libpq's connection parameters for an address. Errors never quote the address, which may contain a password."""
+    """Return libpq's connection parameters for an address.
+
+    Errors name the sink `owner`. They never quote the address, which may contain a password.
+    """
 
     def invalid(expectation: str) -> OptionError:
         return OptionError("INVALID_OPTION", owner=owner, option="url", value="(hidden)", expectation=expectation)
@@ -71,7 +74,7 @@ def _of_jdbc(text: str, invalid: Callable[[str], OptionError]) -> dict[str, str]
 def _libpq_parameters(
     given: Iterable[tuple[str, str]], has_mode: bool, invalid: Callable[[str], OptionError]
 ) -> dict[str, str]:
-    """Translate the parameters of a JDBC address. `has_mode`: whether the address has libpq's own ``sslmode``."""
+    """Translate the parameters of a JDBC address. If `has_mode`, the address has ``sslmode``, so ``ssl`` is ignored."""
     found = {}
     for name, value in given:
         if name.lower() == "ssl":
@@ -89,7 +92,10 @@ def _libpq_parameters(
 
 
 def _plain(found: dict[str, str], invalid: Callable[[str], OptionError]) -> dict[str, str]:
-    """Return the parameters. Raise if one seems to contain a piece of an unescaped password, which messages would show."""
+    """Return the parameters unchanged. Raise if one seems to contain a part of a password that was not escaped.
+
+    Otherwise, messages could show that part of the password.
+    """
     wrong = [key for key in ("host", "dbname", "user") if set(found.get(key, "")) & set("@;=#?&")]
     if (
         wrong

@@ -1,4 +1,4 @@
-"""The control tables of a database sink: tasks' transactions, the run that owns each prefix, and committed checkpoints.
+"""The control tables of a database sink: tasks' transactions, the owner of each prefix, and committed checkpoints.
 
 All statements are SQL-92, with ``?`` for each parameter.
 """
@@ -29,9 +29,9 @@ CONTROL_TABLES: Final[Mapping[str, str]] = {
     "PRIMARY KEY (prefix, query)",
     STORE: "one INTEGER NOT NULL PRIMARY KEY, id VARCHAR(40) NOT NULL",
 }
-"""Table name -> columns. In order: the tasks' transactions with their states; the run that owns each prefix, with the server
-on which the run began; each query's newest committed checkpoint; the id of the control tables. A copy of the database has the
-same id."""
+"""Table name -> columns. The tables contain, in order: the tasks' transactions with their states; the run that owns
+each prefix, with the server on which the run began; each query's newest committed checkpoint; the id of the control
+tables. A copy of the database keeps this id."""
 
 
 Value = TypeVar("Value")
@@ -59,7 +59,7 @@ class Prepared(NamedTuple):
 
 
 def marks(values: Sequence[Any]) -> str:
-    """Return one ``?`` per value, separated by commas."""
+    """Return the placeholders for these values: one ``?`` per value, separated by commas."""
     return ", ".join("?" * len(values))
 
 
@@ -83,12 +83,12 @@ class Owner(Protocol):
 
 
 class ControlTables:
-    """Reads and writes the control tables, for one prefix. Each statement runs in the database transaction of its cursor.
+    """Reads and writes the control tables for one prefix. Each method runs in the database transaction of its `cursor`.
 
     Parameters
     ----------
     owner : Owner
-        The sink, held by a weak reference.
+        The sink. This object keeps only a weak reference to it.
     prefix : str
         The option ``transactionalIdPrefix``.
     """
@@ -103,7 +103,7 @@ class ControlTables:
     # -- the tasks' transactions ------------------------------------------------------------------------------------
 
     def add(self, cursor: Cursor, context: TransactionContext, rows: int, staging: str) -> None:
-        """Insert the row of a prepared transaction."""
+        """Insert the row of a prepared transaction, with its number of rows and the name of its staging table."""
         names = "nonce, prefix, query, run, batch, task, staged, staging, state"
         task = (context.queryId, context.run, context.batchId, context.partitionId)
         values = (context.nonce, self._prefix, *task, rows, staging, "prepared")
@@ -121,13 +121,13 @@ class ControlTables:
         return found
 
     def end(self, cursor: Cursor, nonces: Sequence[str], state: str) -> None:
-        """Set the state of transactions. The caller has locked their rows."""
+        """Set the state of transactions to `state`. The caller has locked their rows."""
         for some in portions(nonces, self._at_once):
             where = f"WHERE nonce IN ({marks(some)})"
             self._owner.run(cursor, f"UPDATE {self._transactions} SET state = ? {where}", (state, *some))
 
     def all(self, cursor: Cursor) -> list[Prepared]:
-        """Return all transactions of the prefix."""
+        """Return all transactions of the prefix that have a row, ordered by nonce."""
         names = ", ".join(Prepared._fields)
         statement = f"SELECT {names} FROM {self._transactions} WHERE prefix = ? ORDER BY nonce"
         return [Prepared(*row) for row in self._owner.run(cursor, statement, (self._prefix,))]
@@ -149,7 +149,7 @@ class ControlTables:
         return token
 
     def claimed(self, cursor: Cursor, lock: bool = False) -> tuple[str, str] | None:
-        """Return the token of the prefix's newest run, and the server on which that run began; None if no run has claimed it.
+        """Return the token of the prefix's newest run, and the server on which it began; None if the prefix has no run.
 
         With `lock`, lock the prefix's row, so that no run can claim the prefix before the database transaction ends.
         """

@@ -1,4 +1,4 @@
-"""Encode Arrow's rows as CSV text, without a Python object per value. Databases read CSV faster than statement parameters.
+"""Encode Arrow rows as CSV text, without a Python object per value. Databases read CSV faster than parameters.
 
 A null is an empty field without quotation marks. Text and bytes are in quotation marks, even if they are empty. Nothing here
 infers a type from a Python object, because pyarrow imports pandas for that.
@@ -23,7 +23,8 @@ ROWS: Final = 10_000
 
 FIRST_DAY: Final = -719_162
 END_DAY: Final = 2_932_897
-"""0001-01-01 and 10000-01-01, as days since 1970-01-01."""
+"""The first day that CSV text can store, 0001-01-01, and the day after the last one, 10000-01-01, as days since
+1970-01-01."""
 
 PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 

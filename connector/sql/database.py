@@ -29,7 +29,8 @@ ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
 STATE: Final = re.compile("[0-9A-Z]{5}")
 
 SQLITE: Final = {5: "40", 6: "40", 10: "08", 13: "53", 14: "08", 15: "08", 18: "54", 19: "23", 20: "22"}
-"""SQLite's result code -> SQLSTATE class: busy, locked, I/O, full, can't open, protocol; too big, constraint, mismatch."""
+"""SQLite's result code -> SQLSTATE class. In order: busy, locked, I/O error, disk full, can't open, protocol; value too
+big, violated constraint, type mismatch."""
 
 Result = TypeVar("Result")
 
@@ -99,7 +100,7 @@ class Database:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Run the block; raise the framework's errors in place of the database's."""
+        """Run the block. If it raises a database error, raise the framework's error instead."""
         try:
             yield
         except TwoPhaseCommitError:
@@ -111,14 +112,16 @@ class Database:
             raise translated from problem
 
     def retried(self, attempt: Callable[[float], Result], what: str) -> Result:
-        """Call `attempt` and return its result. If the database can't be reached, call it again until the driver's time limit.
+        """Call `attempt`, and return its result.
+
+        While the database can't be reached, repeat the call until a time limit.
 
         Parameters
         ----------
         attempt : Callable[[float], Result]
-            Gets the number of seconds that are left.
+            A function that gets the number of seconds until the driver's time limit.
         what : str
-            The operation's name, for the note that is added to the error.
+            The operation's name, for a note in the error that is raised when the time is up.
         """
         deadline = Deadline(self._seconds, self._clock)
         attempts = tenacity.Retrying(
@@ -153,9 +156,10 @@ def standard_error(
 ) -> TwoPhaseCommitError | None:
     """Return the framework's error for a database error, chosen by SQLSTATE; None if `problem` is not a database error.
 
-    If the error shows an outage, the statement is retried, and later the query is restarted. Any other error stops the query.
-    The class of the error does not distinguish the two: clients raise ``OperationalError`` for both. So the class counts only
-    if there is no SQLSTATE, because then the client found the error, not the server.
+    After an outage (``DATABASE_UNREACHABLE``), the statement is retried. After an outage or a timeout
+    (``DATABASE_SLOW``), a restart of the query helps; any other error has to be fixed first. Clients raise
+    ``OperationalError`` in all of these cases, so the error's class is used only if there is no SQLSTATE, that is, if
+    the client itself found the error.
 
     Parameters
     ----------
@@ -193,7 +197,7 @@ def sqlstate(problem: Exception) -> str:
 def _likely(problem: Exception, names: set[str]) -> str:
     """Return an SQLSTATE class for an error without an SQLSTATE, from SQLite's result code or the error's class name.
 
-    Before Python 3.11, errors of ``sqlite3`` have no result code. There, an OperationalError counts as an outage.
+    Before Python 3.11, errors of ``sqlite3`` have no result code, so every OperationalError counts as an outage.
     """
     code = getattr(problem, "sqlite_errorcode", None)
     if code is not None:

@@ -13,8 +13,8 @@ OWN_COLUMNS = ("barrier_nonce", "barrier_row")
 """The first columns of a staging table: the nonce of the row's transaction, and the row's number in the transaction."""
 
 DELETES: Final = "barrier_deletes"
-"""The staging table's column, with the option ``deleteColumn``, that is true if the row deletes the row with the same
-key."""
+"""The staging table's column that marks deletions: if it is true, the row deletes the target's row with the same key. A
+staging table has this column only if the option ``deleteColumn`` is set."""
 
 
 class Kind(NamedTuple):
@@ -107,10 +107,10 @@ class Dialect(ABC, Generic[AnyColumn]):
     """The SQL dialect of a database: how it quotes names, describes tables and maps types."""
 
     name: ClassVar[str]
-    """The name of the sink's format: ``2pc-mysql``."""
+    """The name of the sink's format, for example ``2pc-mysql``."""
 
     database: ClassVar[str]
-    """The database's name in messages: ``MySQL``."""
+    """The database's name in messages, for example ``MySQL``."""
 
     quote: ClassVar[str] = '"'
     kinds: ClassVar[Sequence[Kind]]
@@ -155,7 +155,7 @@ class Dialect(ABC, Generic[AnyColumn]):
         """The staging table's column `DELETES`. Its value comes from the query's column that ``deleteColumn`` names."""
 
     def why_no_deletes(self, target: Target[AnyColumn], key: Sequence[str]) -> str:
-        """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
+        """Return the reason why rows of the target can't be deleted by the columns `key`; empty if they can."""
         reason = f"{target.name} has a foreign key to itself: a delete could fail, or delete rows that others upsert"
         return reason if target.refers_to_itself else ""
 
@@ -170,13 +170,13 @@ class Dialect(ABC, Generic[AnyColumn]):
 
     @abstractmethod
     def definition(self, column: AnyColumn, optional: bool = False) -> str:
-        """Return a column's definition in a staging table, which must reject what the target would reject or change.
+        """Return a staging column's definition, which must reject values that the target would reject or change.
 
-        If `optional`, it allows null.
+        If `optional` is true, the definition allows null, even if the target's column does not.
         """
 
     def form(self, column: AnyColumn) -> object:
-        """Return a value that changes if the column's definition changes, because the rows then need a new staging table."""
+        """Return a value that depends on the column's definition. If it changes, the rows need a new staging table."""
         return self.definition(column)
 
     @abstractmethod
@@ -189,6 +189,6 @@ class Dialect(ABC, Generic[AnyColumn]):
     ) -> list[str]:
         """Return the statements that create a staging table.
 
-        With `optional`, a row may be a deletion. A deletion may violate the table's checks, and may be null in the
-        columns `optional`, which can't be null in the table.
+        If `optional` is not None, a row may be a deletion. A deletion may violate the target's checks, and may be null
+        in the columns `optional`, which are NOT NULL in the target.
         """

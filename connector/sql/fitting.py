@@ -1,4 +1,4 @@
-"""Match a query's columns with a table's columns: the part that is the same for all databases."""
+"""Match a query's columns with a table's columns. This part of the matching is the same for all databases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def _mismatch(dialect: Dialect[Any], reason: str, **parameters: Any) -> OptionEr
 
 
 def flag_of(dialect: Dialect[Any], schema: pa.Schema, deletes: str | None) -> pa.Field | None:
-    """Return the query's column that ``deleteColumn`` names; None if the option is not set. Raise if it is not one boolean."""
+    """Return the query's column that ``deleteColumn`` names; None if the option is not set.
+
+    Raise unless exactly one column has this name, and its type is boolean.
+    """
     if deletes is None:
         return None
     fields = [field for field in schema if field.name.lower() == deletes.lower()]
@@ -89,7 +92,7 @@ def _check_deletes(
 def _check_key(
     dialect: Dialect[AnyColumn], written: Sequence[AnyColumn], target: Target[AnyColumn], key: Sequence[str]
 ) -> None:
-    """Check the columns of `upsertKey`: the query has all of them, they have a unique index, and all are NOT NULL."""
+    """Check that the query has all columns of `upsertKey`, that they have a unique index, and that all are NOT NULL."""
     columns = [column for name in key if (column := target.column(name)) is not None]
     names = [column.name for column in columns if column in written]
     nullable = ", ".join(column.name for column in columns if not column.not_null)
@@ -142,7 +145,10 @@ def _shown(dialect: Dialect[Any], kind: pa.DataType) -> str:
 
 
 def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with times of day in microseconds, as databases store them. Spark passes nanoseconds."""
+    """Return a batch with times of day in microseconds, as databases store them; Spark passes nanoseconds.
+
+    Raise if a time has a fraction of a microsecond.
+    """
     micros, nanos = pa.time64("us"), pa.time64("ns")
     other = {nanos: micros, pa.list_(nanos): pa.list_(micros), pa.large_list(nanos): pa.large_list(micros)}
     columns = list(batch.columns)
@@ -159,14 +165,14 @@ def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def staging_name(table: str, *about: object) -> str:
-    """Return the name of a staging table. Each different `about` (prefix, target, columns) gets a different name."""
+    """Return a staging table's name, which is different for each combination of the values `about` (prefix, ...)."""
     mark = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
     plain = re.sub(r"[^A-Za-z0-9_]", "", table)[:40]
     return f"staged_{plain}_{mark}"
 
 
 def unique_warnings(target: Target[Any], indexes: Iterable[Index]) -> Iterator[Finding]:
-    """Yield a warning for each unique index in which a repeated value would stop a commit."""
+    """Yield a warning for each of these unique indexes, because a repeated value in it would stop a commit."""
     for index in indexes:
         text = ", ".join(sorted(index.columns))
         yield warning(

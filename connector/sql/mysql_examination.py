@@ -15,7 +15,7 @@ from transactional import Finding
 def examine_database(
     cursor: Any, described: str, target: Target[Column] | None, key: Sequence[str], dialect: Mysql, galera: bool
 ) -> Iterator[Finding]:
-    """Yield findings about a server and a table."""
+    """Yield findings about a server and, if it exists, the target. `described` is the target's name for messages."""
 
     def ask(statement: str) -> Any:
         cursor.execute(statement)

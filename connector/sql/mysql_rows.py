@@ -1,4 +1,4 @@
-"""Encode Arrow's rows as the values of an INSERT statement for MySQL and MariaDB, without a Python object per value.
+"""Encode Arrow rows as the values of an INSERT statement for MySQL and MariaDB, without a Python object per value.
 
 Text is in single quotation marks. Each quotation mark and each backslash in the text is doubled. That is correct because the
 session's sql_mode does not contain NO_BACKSLASH_ESCAPES.
@@ -37,7 +37,7 @@ class ValueRows:
         return int(np.diff(self._places).max(initial=0))
 
     def portions(self, limit: int) -> Iterator[bytes]:
-        """Yield the rows in pieces of at most `limit` bytes. A larger row gets a separate piece."""
+        """Yield the rows in pieces of at most `limit` bytes. A larger row becomes a separate piece."""
         places, first = self._places, 0
         while first < len(places) - 1:
             fitting = int(np.searchsorted(places, places[first] + limit, "right")) - 1

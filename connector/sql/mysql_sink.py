@@ -22,7 +22,7 @@ STATEMENT_BYTES: Final = 1 << 20
 """The approximate size of an INSERT statement in bytes. Larger statements are not faster."""
 
 ROOM: Final = 4096
-"""The number of bytes of a packet that stay free, after the beginning of the INSERT statement and its rows."""
+"""The number of bytes that stay free in a packet that contains the beginning of an INSERT statement and one row."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
@@ -36,7 +36,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "sql_notes": "1",
     "completion_type": "0",
 }
-"""Session variables of each transaction. Other values, set by the server, user or pooler, could change or hide rows."""
+"""Session variables of each transaction. Other values, which the server, the user or a pooler may have set, could
+change or hide rows."""
 
 IDLE_SECONDS: Final = 8 * 3600
 """The maximum number of seconds for which a task may wait for its rows. This is also the default limit for idle
@@ -63,21 +64,22 @@ STATES: Final[Mapping[int, str]] = {
     **dict.fromkeys((1118, 1713), "54000"),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), "42501"),
 }
-"""Error number -> the SQLSTATE that the error should have. The server sends a general SQLSTATE for these, most often HY000.
-In order: a lock wait that took too long, and interrupted statements; connections; too few threads or locks for now;
-a full disk, too little memory; conflicts; a server that is a replica now or soon; a value that a column can't store, a missing
-value, a row that fits no partition, a violated CHECK, an error from a trigger; a row that is too large; missing rights."""
+"""Error number -> the SQLSTATE that the error should have. For these errors, the server sends a general SQLSTATE, most
+often HY000. In order: a lock wait that took too long, and interrupted statements; connection errors; too few threads or
+locks at the moment; a full disk, too little memory; conflicts; a server that is or is becoming a replica; a value that
+a column can't store, a missing value, a row that fits no partition, a violated CHECK, an error from a trigger; a row
+that is too large; missing rights."""
 
 TRIED: Final = 1000
-"""The number of each task's rows that are tried out: inserted into the target before the checkpoint is decided, then
-rolled back."""
+"""The number of rows that each task tries out: it inserts them into the target before the checkpoint is decided, then
+rolls back."""
 
 TRIAL_SECONDS: Final = 1.0
 """The maximum number of seconds that a trial may take, including waits for locks. The result of a longer trial is
 ignored."""
 
 REFUSED: Final = frozenset({"ROW_REFUSED", "DATABASE_REFUSED"})
-"""If a trial meets one of these conditions, the task fails, because the condition would also stop the commit."""
+"""Error conditions that fail the task if they occur in a trial, because they would also stop the commit."""
 
 FOREIGN_KEYS: Final = frozenset({1216, 1217, 1451, 1452})
 """Error numbers of violated foreign keys. A trial ignores them, because before the commit the parent row may be added,
@@ -194,9 +196,10 @@ class MysqlSink(TableSink):
         return examine_database(cursor, self.described(), target, self._key, self.dialect, self._is_galera)
 
     def look_up_whole(self, cursor: Any) -> Target[Column] | None:
-        """Return the target's description, and lock the target: no one can alter it before the database transaction ends.
+        """Return the target's description, and lock the target.
 
-        Raise if the user may not read all columns, because the information schema then hides some of the indexes.
+        No one can alter the target until this database transaction ends. Raise if the user may not read all columns,
+        because the information schema then hides some of the indexes.
         """
         target = self.look_up(cursor)
         if target is not None:
@@ -237,9 +240,10 @@ class MysqlSink(TableSink):
     def _try(self, handle: StagedHandle) -> None:
         """Insert a task's first rows into the target, and roll back.
 
-        Without the trial, an error would stop the commit after the checkpoint is decided. The trial has a separate database
-        transaction, because after a deadlock MySQL rolls back a whole transaction. If the target has a trigger, or may have a
-        trigger, no row is tried: a rollback does not undo a trigger's writes to tables without transactions.
+        Without the trial, an error would stop the commit after the checkpoint is decided. The trial has a separate
+        database transaction, because after a deadlock MySQL rolls back a whole transaction. If the target has or may
+        have a trigger, no row is tried out, because a rollback does not undo a trigger's writes to tables without
+        transactions.
         """
         with self.database.reaching():
             try:
@@ -264,7 +268,10 @@ class MysqlSink(TableSink):
             raise self.refusal("the table no longer exists")
 
     def insert(self, cursor: Any, target: Target[Column], staged: Staged, more: str = "") -> tuple[int, int | None]:
-        """Insert the staged rows of one transaction into the target. With deletions, use only each key's last row."""
+        """Insert the staged rows of one transaction into the target.
+
+        If rows may be deletions, only the last row of each key counts.
+        """
         names, (nonce,) = list(map(self.dialect.quoted, staged.names)), staged.nonces
         source, own = f"{staged.staging} AS s", f"s.barrier_nonce = {literal(nonce)}{more}"
         if staged.deletes:
@@ -295,7 +302,7 @@ class MysqlSink(TableSink):
 
 
 def _widened(column: pa.Array) -> pa.Array:
-    """Return floats as doubles, because a float's text can be read as a different number, or as one that is too large."""
+    """Return floats as doubles: MySQL could read a float's text as a different number, or as one that is too large."""
     return column.cast(pa.float64()) if pa.types.is_float32(column.type) else column
 
 

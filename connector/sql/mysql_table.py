@@ -23,7 +23,7 @@ SELECT table_type, engine, EXISTS (
         AND r.table_name = t.table_name AND r.referenced_table_name = t.table_name
 ) FROM information_schema.tables AS t WHERE table_schema = %s AND table_name = %s
 """
-"""The query for a table's kind and engine, and whether a foreign key refers to the table itself."""
+"""The query that returns a table's kind, its engine, and whether one of its foreign keys refers to the table itself."""
 
 COLUMNS: Final = """
 SELECT column_name, column_type, LOWER(data_type), is_nullable = 'NO',
@@ -52,7 +52,8 @@ SELECT 1 FROM (
     WHERE privilege_type = 'TRIGGER' AND table_schema = %s AND table_name = %s
 ) AS found WHERE grantee = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') LIMIT 1
 """
-"""The query for the right to see a table's triggers. It does not find rights that the user has through a role."""
+"""The query that returns a row if the user may see a table's triggers. It does not find rights granted through a
+role."""
 
 TEXTS: Final = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 READ_FROM_TEXT: Final = (*TEXTS, "json", "enum", "uuid", "inet4", "inet6")
@@ -164,7 +165,7 @@ class Mysql(dialect.Dialect[Column]):
         return Target(whole, name, whole, columns, keys, checks, refers_to_itself=bool(refers_to_itself))
 
     def has_trigger(self, cursor: Any, target: Target[Column]) -> bool | None:
-        """Return whether a table has a trigger; None if MySQL may hide triggers, because the user lacks the right TRIGGER."""
+        """Return whether a table has a trigger; None if MySQL may hide it because the user lacks the TRIGGER right."""
         place = named(target.name, "")
         cursor.execute(TRIGGERS, place)
         if cursor.fetchone():
@@ -193,7 +194,7 @@ class Mysql(dialect.Dialect[Column]):
         return "" if column.base in wanted else f"the table's column is {column.type}{hint}"
 
     def why_no_key(self, target: Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return the reason why ``ON DUPLICATE KEY`` would not use exactly the columns `names` as key; empty if it would."""
+        """Return the reason why ``ON DUPLICATE KEY`` would not use just the columns `names`; empty if it would."""
         own = [index for index in target.keys if index.whole and index.columns == frozenset(names)]
         if not own:
             return (
@@ -219,11 +220,11 @@ class Mysql(dialect.Dialect[Column]):
 
     @property
     def flag(self) -> Column:
-        """The staging table's column `DELETES`."""
+        """The staging table's column `DELETES`, which is true in rows that are deletions."""
         return Column(DELETES, "boolean", "tinyint", not_null=True, computed=False, filled=False)
 
     def why_no_deletes(self, target: Target[Column], key: Sequence[str]) -> str:
-        """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
+        """Return the reason why rows of the target can't be deleted by the columns `key`; empty if they can."""
         lists = [column.name for column in target.columns if column.name in key and column.base == "enum"]
         reason = f"{', '.join(lists)} of {target.name} is an enum, which can't be compared exactly" if lists else ""
         return reason or super().why_no_deletes(target, key)
@@ -254,7 +255,7 @@ class Mysql(dialect.Dialect[Column]):
         written: Sequence[Column],
         optional: Collection[str] | None = None,
     ) -> list[str]:
-        """Return the statement that creates a staging table. The table's primary key keeps each transaction's rows in order."""
+        """Return the statement that creates a staging table. Its primary key keeps each transaction's rows in order."""
         nonce, row = OWN_COLUMNS
         columns = [
             f"{nonce} VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL",
@@ -286,12 +287,12 @@ def _values(enum: str) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Return a string as a hexadecimal literal for a constraint, because servers change literals with quotation marks."""
+    """Return a string as a hexadecimal literal for a constraint: servers rewrite literals that have quotation marks."""
     return f"x'{text.encode().hex()}'"
 
 
 def _indexes(rows: Iterable[Sequence[Any]]) -> list[Index]:
-    """Return the unique indexes in rows of `KEYS`."""
+    """Return the unique indexes that the result of the query `KEYS` describes."""
     parts: dict[str, list[tuple[Any, Any]]] = {}
     for index, column, part in rows:
         parts.setdefault(index, []).append((column, part))

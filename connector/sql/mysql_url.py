@@ -23,7 +23,8 @@ MODES: Final[Mapping[str, str]] = {
     "verifyidentity": "verify-identity",
     "verifyfull": "verify-identity",
 }
-"""MySQL's and MariaDB's names of TLS modes -> ours. If an address names no mode, TLS is used if the server offers it."""
+"""MySQL's and MariaDB's names of TLS modes -> ours. If an address has no TLS parameters, the mode is ``preferred``: TLS
+is used if the server offers it."""
 
 FILES: Final[Mapping[str, str]] = {
     "sslca": "ca",
@@ -65,7 +66,7 @@ class MysqlAddress:
     files: Mapping[str, str]  # The paths of the TLS files, with the keys ``ca``, ``cert`` and ``key``.
 
     def tls(self, owner: str) -> ssl.SSLContext | None:
-        """Return the TLS context of a connection; None if TLS is optional or off."""
+        """Return the TLS context of a connection; None if TLS is optional or off. Errors name the sink `owner`."""
         if self.mode in ("disabled", "preferred"):
             return None
         try:
@@ -85,7 +86,10 @@ class MysqlAddress:
 
 
 def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
-    """Return the parts of an address. Errors never quote the address, which may contain a password."""
+    """Return the parts of an address.
+
+    Errors name the sink `owner`. They never quote the address, which may contain a password.
+    """
 
     def invalid(expectation: str) -> OptionError:
         return _invalid(owner, expectation)
@@ -135,7 +139,7 @@ def _parameters(given: Iterable[tuple[str, str]], invalid: Callable[[str], Optio
 
 
 def _tls(found: Mapping[str, str], invalid: Callable[[str], OptionError]) -> tuple[str, dict[str, str]]:
-    """Return the TLS mode and the paths of the TLS files."""
+    """Return the TLS mode and the paths of the TLS files that an address's parameters name. Raise if they conflict."""
     mode = _mode(found)
     if mode is None:
         raise invalid("an address whose sslMode is DISABLED, PREFERRED, REQUIRED, VERIFY_CA or VERIFY_IDENTITY")

@@ -23,7 +23,7 @@ UNION ALL SELECT 'the collation of ' || a.attname || ', in which different strin
     WHERE a.attrelid = %(target)s AND a.attnum > 0 AND NOT c.collisdeterministic
 ORDER BY 1
 """
-"""The query for all parts of a table that can reject a row after the staging table has accepted it."""
+"""The query that lists everything in a table that can reject a row which the staging table has accepted."""
 
 
 def examine_database(
@@ -35,7 +35,11 @@ def examine_database(
     schema: str,
     deletes: bool = False,
 ) -> Iterator[Finding]:
-    """Yield findings about a server, a table and this user's rights."""
+    """Yield findings about a server, the target (if it exists) and this user's rights.
+
+    `described` is the target's name for messages, `server` the value of `PostgresqlSink.server`, and `schema` the
+    option ``stagingSchema``. If `deletes` is true, the query may delete rows.
+    """
 
     def ask(statement: str, *parameters: Any) -> Any:
         return cursor.execute(statement, parameters or None).fetchone()[0]

@@ -11,11 +11,11 @@ import psycopg
 
 
 class Session(psycopg.Connection[Any]):
-    """A connection that ends a COMMIT after `commit_seconds`.
+    """A connection that waits at most `commit_seconds` for a COMMIT.
 
-    The server has no timeout for a COMMIT that waits for a synchronous standby. If the client canceled the COMMIT, the server
-    would stop waiting and report success. So this class cuts the connection. The next run looks up the outcome, just as after
-    a network failure.
+    The server has no timeout for a COMMIT that waits for a synchronous standby. If the client canceled the COMMIT, the
+    server would stop waiting and report success. So this class cuts the connection instead. The next run looks up the
+    outcome, as after a network failure.
     """
 
     commit_seconds: float = 120

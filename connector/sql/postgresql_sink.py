@@ -34,8 +34,8 @@ CONNECTION: Final[Mapping[str, str]] = {
 primary. If a server disappears silently, the sink notices within a minute."""
 
 AT_ONCE: Final = 64 << 20
-"""The approximate number of bytes of rows that one COPY sends. The limit saves memory, because the encoded rows are
-also in memory."""
+"""The approximate number of bytes of rows that one COPY sends. A limit saves memory, because these rows are in memory
+twice: as Arrow and encoded."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
@@ -56,14 +56,16 @@ SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synch
 confirmed commits."""
 
 RAISED_BY: Final = frozenset({"ExecWithCheckOptions", "exec_stmt_raise"})
-"""The server's functions that raise an error if a policy or trigger rejects a row. The error can have any SQLSTATE."""
+"""The functions in PostgreSQL's source code that raise an error if a policy or a trigger rejects a row. The error can
+have any SQLSTATE."""
 
 TRIED: Final = 1000
-"""The number of a task's rows that are tried out, if the target may reject rows that its columns allow. A trial inserts
-rows before the checkpoint is decided, and rolls back."""
+"""The number of rows that a task tries out, if the target may reject rows that its columns allow. In a trial, the task
+inserts rows before the checkpoint is decided, and rolls back."""
 
 LONG: Final = 1000
-"""If a row's indexed columns have more bytes than this, the row is tried out: an index accepts at most a third of a page."""
+"""A row is tried out if its indexed columns have more bytes than this, because an index accepts at most a third of a
+page."""
 
 UNDECIDED: Final = frozenset({"23001", "23503", "40P01", "55P03", "57014"})
 """SQLSTATEs that a trial ignores. Before the commit, a missing parent row may be added, or a child row deleted. Two
@@ -98,8 +100,8 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND 
       = (SELECT array_agg(k.attname::text ORDER BY k.attname::text COLLATE "C") FROM pg_attribute k
          WHERE k.attrelid = i.indrelid AND k.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
 """
-"""The query for the collations and operators with which a key's unique index compares. An upsert uses them to find its
-row."""
+"""The query for the collation and the equality operator that a key's unique index uses for each column. With these, a
+delete finds the same rows as an upsert."""
 
 
 class PostgresqlSink(TableSink):
@@ -157,7 +159,7 @@ class PostgresqlSink(TableSink):
         return session
 
     def begin(self, cursor: Any, seconds: float | None) -> None:
-        """Set the isolation level, the settings and the timeouts of this database transaction."""
+        """Set the isolation level, the settings and, from `seconds`, the timeouts of this database transaction."""
         limit = 0 if seconds is None else round(seconds * 1000)
         limits = ("statement_timeout", "idle_in_transaction_session_timeout")
         settings = {**SETTINGS, **dict.fromkeys(limits, str(limit))}
@@ -198,14 +200,14 @@ class PostgresqlSink(TableSink):
         cursor.execute(ONE_CREATES)
 
     def target(self, cursor: Any) -> str:
-        """Return the target's oid; empty if the target does not exist."""
+        """Return the target's object id (oid); empty if the target does not exist."""
         found = cursor.execute("SELECT to_regclass(%s)::oid::text", (self.place,)).fetchone()[0]
         return found or ""
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def beginTransaction(self, context: TransactionContext) -> StagedTransaction:
-        """Begin a database transaction; find the indexed columns."""
+        """Begin a database transaction, and find the indexed columns whose values may be too long for an index."""
         transaction = super().beginTransaction(context)
         target: Any = self.task.target
         self._indexed = [at for at, column in enumerate(self.task.staged) if column.name in target.indexed]
@@ -213,7 +215,7 @@ class PostgresqlSink(TableSink):
         return transaction
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Copy the rows into the staging table: in binary form if all of their values have one, otherwise as CSV."""
+        """Copy the rows into the staging table, in binary form if `as_binary` can encode them, otherwise as CSV."""
         written, nonce, done = self.task.staged, transaction.context.nonce, transaction.rows
         self._long = self._long or sum(_longest(batch.column(at)) for at in self._indexed) > LONG
         names = ", ".join([*OWN_COLUMNS, *(self.dialect.quoted(column.name) for column in written)])
@@ -275,7 +277,11 @@ class PostgresqlSink(TableSink):
             cursor.execute(f"LOCK TABLE {self.place} IN ROW EXCLUSIVE MODE")
 
     def _on_conflict(self, target: Any, names: Sequence[str], key: Sequence[str]) -> str:
-        """Return the action of ``ON CONFLICT``: update every column of the row whose value can differ."""
+        """Return the action of ``ON CONFLICT``: update all columns except those of the key whose values can't differ.
+
+        If no column is left, do nothing. But if the table has triggers, rules or partitions, which may act on an
+        update, update the key.
+        """
         quoted = self.dialect.quoted
         same = {quoted(column.name) for column in target.columns if column.name in key and column.one_form}
         update = [name for name in names if name not in same] or ([quoted(name) for name in key] if target.acts else [])
@@ -344,14 +350,17 @@ class PostgresqlSink(TableSink):
 
 
 def _longest(values: pa.Array) -> int:
-    """Return the approximate number of bytes in a column's longest value."""
+    """Return the approximate number of bytes of a column's longest value; for arrays, of the whole column."""
     if pa.types.is_nested(values.type) or not len(values):
         return int(values.nbytes)
     return int(pc.max(pc.binary_length(values)).as_py() or 0) if is_text(values.type) or is_bytes(values.type) else 32
 
 
 def _widened(batch: pa.RecordBatch, written: Sequence[Column]) -> pa.RecordBatch:
-    """Return a batch with floats as doubles where the table has doubles: the text of a float can be a different double."""
+    """Return a batch with floats as doubles where the table has doubles.
+
+    Otherwise, the text of a float could be read as a slightly different double.
+    """
     columns = [_doubles(column, target.base) for column, target in zip(batch.columns, written, strict=True)]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 

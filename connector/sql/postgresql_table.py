@@ -34,7 +34,7 @@ LEFT JOIN pg_collation c ON c.oid = a.attcollation AND c.oid <> t.typcollation
 LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
 WHERE b.typtype <> 'd' AND NOT (b.typcategory = 'A' AND b.typelem <> 0) ORDER BY a.attnum
 """
-"""The query for a table's columns. For a domain, it returns the base type of the domain."""
+"""The query for a table's columns. If a column's type is a domain, the result also has the domain's base type."""
 
 KEYS: Final = """
 SELECT array_agg(a.attname::text)
@@ -50,7 +50,7 @@ SELECT DISTINCT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attreli
         AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))
 WHERE i.indrelid = %s AND a.attnum > 0 AND a.attlen < 0
 """
-"""The query for columns of variable length in indexes, or in expressions of indexes."""
+"""The query for a table's columns of variable length that an index, or the expression of an index, uses."""
 
 REFUSES: Final = """
 SELECT c.relkind = 'p' OR c.relhasrules OR row_security_active(c.oid)
@@ -72,8 +72,8 @@ WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.
 
 
 SHOWN: Final = 20
-"""If a column's name has at most this number of bytes, the name of its check contains it. Names have at most 63
-bytes."""
+"""If a column's name has more bytes than this, the name of its check constraint contains a digest instead, because
+names in PostgreSQL have at most 63 bytes."""
 
 ROUNDS: Final = {
     "float4": 'cast it to "float"',
@@ -90,7 +90,8 @@ ROUNDS: Final = {
     "xid": "make the column bigint",
     "cid": "make the column bigint",
 }
-"""Column type that silently changes some strings -> advice for the user. `why_not` handles ``numeric`` and ``interval``."""
+"""Column type that silently changes some strings -> advice for the user. `Postgresql.why_not` itself handles
+``numeric`` and ``interval``."""
 
 ONE_FORM: Final = frozenset(
     {"bool", "int2", "int4", "int8", "text", "varchar", "bytea", "date", "timestamp", "timestamptz", "uuid"}
@@ -133,11 +134,14 @@ class Target(dialect.Target[Column]):
     partitioned: bool  # Whether the rows are in partitions of the table. (A table that inherits from it is not one.)
 
     def may_refuse(self, written: Sequence[Column], key: Sequence[str]) -> bool:
-        """Return whether the table may reject a row that its staging table has accepted."""
+        """Return whether the table may reject a row that its staging table has accepted.
+
+        `key` is empty without upserts.
+        """
         return self.refuses or (self.unique and not key) or self.conditions > len(self.checks_on(written))
 
     def shows_order(self, written: Collection[str]) -> bool:
-        """Return whether the table can show the order in which rows were inserted, for example in a column with a sequence."""
+        """Return whether the table can show the order of inserts, for example in a column with a sequence."""
         return self.acts or any(column.name not in written and column.filled for column in self.columns)
 
 
@@ -257,7 +261,7 @@ class Postgresql(dialect.Dialect[Column]):
         )
 
     def why_no_key(self, target: dialect.Target[Column], written: Sequence[str], names: Sequence[str]) -> str:
-        """Return the reason why ``ON CONFLICT`` can't name these columns; empty if it can."""
+        """Return the reason why ``ON CONFLICT`` can't use the columns `names` as the key; empty if it can."""
         if any(index.columns == frozenset(names) for index in target.keys):
             return ""
         return (
@@ -266,7 +270,7 @@ class Postgresql(dialect.Dialect[Column]):
         )
 
     def type_for(self, kind: pa.DataType, key: bool = False) -> str:
-        """Return the column type for an Arrow type in a new table; empty if PostgreSQL has none."""
+        """Return the type of a new table's column for an Arrow type; empty if PostgreSQL has no such type."""
         if is_array(kind):
             inner = "" if pa.types.is_nested(kind.value_type) else self.type_for(kind.value_type)
             return f"{inner}[]" if inner else ""
@@ -274,11 +278,11 @@ class Postgresql(dialect.Dialect[Column]):
 
     @property
     def flag(self) -> Column:
-        """The staging table's column `DELETES`."""
+        """The staging table's column `DELETES`, which is true in rows that are deletions."""
         return Column(DELETES, "boolean", "bool", not_null=True, computed=False, filled=False)
 
     def why_no_deletes(self, target: Any, key: Sequence[str]) -> str:
-        """Return the reason why rows of this table can't be deleted by the columns `key`; empty if they can."""
+        """Return the reason why rows of the target can't be deleted by the columns `key`; empty if they can."""
         hidden = f"row-level security could hide rows of {target.name} from a delete" if target.hides else ""
         return hidden or super().why_no_deletes(target, key)
 
@@ -294,7 +298,7 @@ class Postgresql(dialect.Dialect[Column]):
         return f"{name} text{collation}{null} CONSTRAINT {self.quoted(said)} CHECK ({check})"
 
     def form(self, column: Column) -> object:
-        """Return the values from which `definition` is built."""
+        """Return the properties of a column that determine its `definition` in a staging table."""
         return column.name, column.type, column.not_null, column.collation
 
     def staging_statements(
@@ -304,7 +308,7 @@ class Postgresql(dialect.Dialect[Column]):
         written: Sequence[Column],
         optional: Collection[str] | None = None,
     ) -> list[str]:
-        """Return the statements that create a staging table."""
+        """Return the statements that create a staging table, with the constraints of the target that it can check."""
         nonce, row = OWN_COLUMNS
         columns = [f"{nonce} text NOT NULL, {row} bigint NOT NULL"]
         columns += [self.definition(each, each.name in (optional or ())) for each in written]
@@ -330,7 +334,10 @@ def _short(name: str) -> str:
 
 
 def _why_not_into(wanted: Collection[str], kind: pa.DataType, column: Column) -> str:
-    """Return the reason why a column can't store values unchanged; empty if it can. `wanted` are the base types that can."""
+    """Return the reason why a column can't store values unchanged; empty if it can.
+
+    `wanted` has the base types that can.
+    """
     base = column.base
     if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
         return f"the table's column is {column.type}"
@@ -349,6 +356,6 @@ def _holds(modifier: int, scale: int) -> bool:
 
 
 def _scale(modifier: int) -> int:
-    """Return how many decimal places a ``numeric`` keeps; a negative number if it also rounds digits before the point."""
+    """Return the number of decimal places of a ``numeric`` with this modifier; negative if it rounds whole digits."""
     own = (modifier - 4) & 0x7FF
     return own if own < 1024 else own - 2048

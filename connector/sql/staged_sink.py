@@ -1,12 +1,12 @@
 """`StagedSqlSink`: the base class of sinks whose store is a relational database.
 
-A task writes its rows to a staging table, in a database transaction that the task itself commits. After that, the rows are
-durable, but not in a table that readers query. The sink keeps control tables beside the target. One of them has a row with
-the state of each task's transaction.
+A task writes its rows to a staging table, in a database transaction that the task itself commits. After that, the rows
+are durable, but not in a table that readers query. The sink keeps control tables in the same database. One of them has
+a row with the state of each task's transaction.
 
-One database transaction commits a checkpoint: it locks these rows, moves the staged rows into the target, and sets the
-state to committed. An abort locks the same rows and sets the state to aborted. If a commit and an abort overlap, the
-first to lock a row wins. A prepared transaction never expires.
+One database transaction commits a checkpoint: it locks these state rows, moves the staged rows into the target, and
+sets the state to committed. An abort locks the same state rows, and sets the state to aborted. If a commit and an abort
+overlap, the first to lock a row wins. A prepared transaction never expires.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from transactional import DecidedCheckpoint
 
 FORMAT: Final = 1
-"""The version of the handles' format."""
+"""The version of the format of handles."""
 
 
 class StagedHandle(TypedDict):
@@ -93,7 +93,7 @@ class StagedTransaction:
 
 
 class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
-    """Base class of sinks for relational databases: stages rows, and makes a whole checkpoint visible at one instant.
+    """Base class of sinks that stage rows in a relational database, and make a whole checkpoint visible at one instant.
 
     Subclasses name the staging table, write rows to it (`stage`), and move the rows into the target (`publish`). In the
     database, committed transactions must survive a crash, and ``SELECT ... FOR UPDATE`` must lock the rows that it reads, or
@@ -114,7 +114,8 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     """The placeholder for a parameter in the client's statements (``paramstyle`` in PEP 249): ``?`` or ``%s``."""
 
     locking: ClassVar[str] = " FOR UPDATE"
-    """The end of a SELECT that locks its rows. Set it to an empty string if only one transaction at a time can write."""
+    """The end of a SELECT statement that locks the rows it reads. Set it to an empty string if the database allows only
+    one writing transaction at a time."""
 
     at_once: ClassVar[int] = AT_ONCE
     """The maximum number of transactions in one locking statement. Set it to 1 if the database would lock the whole
@@ -140,21 +141,30 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
     @abstractmethod
     def create(self, cursor: Cursor) -> None:
-        """Create the staging table if it is missing; also the target, if your sink creates it. *Driver, at each planning.*"""
+        """Create the staging table if it is missing, and the target, if your sink creates it.
+
+        The driver calls this method each time it plans a micro-batch.
+        """
 
     @abstractmethod
     def has(self, cursor: Cursor, name: str) -> bool:
-        """Return whether a control table with this name exists; change nothing. *Driver.*"""
+        """Return whether a control table with this name exists.
+
+        The driver calls this method; it must change nothing.
+        """
 
     @abstractmethod
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Insert a batch into the staging table, with ``barrier_nonce`` = ``transaction.context.nonce``. *Executor.*"""
+        """Insert a batch into the staging table, with ``transaction.context.nonce`` in the column ``barrier_nonce``.
+
+        Tasks call this method.
+        """
 
     @abstractmethod
     def publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
-        """Insert the staged rows of these transactions into the target, in this order. *Driver.*
+        """Insert the staged rows of these transactions into the target, in the order of `handles`.
 
-        Called inside the database transaction of the checkpoint: do not commit.
+        The driver calls this method inside the checkpoint's database transaction, so do not commit.
         """
 
     def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
@@ -163,7 +173,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             self.run(cursor, f"DELETE FROM {staging} WHERE barrier_nonce IN ({marks(some)})", some)
 
     def staged(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
-        """Return nonce -> number of staged rows, for the transactions that have any."""
+        """Return nonce -> number of staged rows, for each of these transactions that has any."""
         found: dict[str, int] = {}
         for some in portions(nonces):
             where = f"WHERE barrier_nonce IN ({marks(some)}) GROUP BY barrier_nonce"
@@ -178,15 +188,18 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return ""
 
     def lock(self, cursor: Cursor) -> None:
-        """Lock the target, so that no one can alter or replace it before this database transaction ends. Default: no lock.
+        """Lock the target, so that no one can alter or replace it until this database transaction ends.
+
+        Default: no lock.
 
         Called in each commit, before `target`.
         """
 
     def server(self, cursor: Cursor) -> str:
-        """Return a value that changes after a failover or a restore: a server's id, a timeline. Default: an empty string.
+        """Return a value that a failover or a restore changes, such as the server's id. Default: an empty string.
 
-        If the value has changed since the run began, the run ends. The next run compares the database with the journal.
+        If the value has changed since the run began, the run ends. The next run then compares the database with the
+        journal.
         """
         return ""
 
@@ -195,7 +208,9 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return name
 
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
-        """Begin a database transaction with the settings that it needs. Default: do nothing; Python's clients begin it.
+        """Begin a database transaction with the settings that it needs.
+
+        Default: nothing, because Python's clients begin it.
 
         Parameters
         ----------
@@ -207,7 +222,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         """
 
     def more(self) -> dict[str, Any]:
-        """Return other data that `publish` needs, as a JSON mapping for the handle. Default: an empty mapping."""
+        """Return further data that `publish` needs, as a JSON mapping that the handle stores.
+
+        Default: an empty mapping.
+        """
         return {}
 
     # -- executor ---------------------------------------------------------------------------------------------------
@@ -254,7 +272,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def identify(self) -> dict[str, str]:
-        """Create missing tables. Return the identity of the control tables, and the value of `target`."""
+        """Create missing tables. Return the control tables' id with the target's name, and the value of `target`."""
         self.create_control_tables()
         with self.database.transaction() as cursor:
             self.create(cursor)
@@ -276,7 +294,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return self.name()
 
     def described(self) -> str:
-        """Return the target's name and server for messages, without secrets. Default: the value of `table`."""
+        """Return the target's name and server for messages, without secrets. Default: the result of `table`."""
         return self.table()
 
     def create_control_tables(self) -> None:
@@ -300,7 +318,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             return self._control.newest(cursor, queryId)
 
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Claim the prefix for a new run. In a continuing run, check that the run still owns the prefix, on the same server."""
+        """Claim the prefix for a new run.
+
+        In a continuing run, check that it still owns the prefix, on the same server.
+        """
         if mark is None:
             with suppress(RowRefusedError):  # another run inserted the prefix's row first: try again
                 return self._claim()
@@ -341,7 +362,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     def _commit(
         self, handles: Sequence[StagedHandle], checkpoint: DecidedCheckpoint, seconds: float
     ) -> list[StagedHandle]:
-        """Commit all handles, or none. Return the lost handles."""
+        """Commit all handles in one database transaction.
+
+        If some are lost, commit none of them, and return the lost ones.
+        """
         with self.database.transaction(seconds) as cursor:
             self._must_be_the_same(cursor, lock=True)
             must_hold(self.described(), self._control.newest(cursor, checkpoint.queryId), checkpoint.after)
@@ -365,7 +389,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return []
 
     def _publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
-        """Insert the rows. Then check that nothing deleted staged rows meanwhile: each statement sees the newest commits."""
+        """Move staged rows into the target.
+
+        Raise `_RowsDeletedError` if another transaction deleted some of them meanwhile.
+        """
         try:
             self.publish(cursor, handles)
         except StoreError:  # rows may have been deleted
@@ -391,7 +418,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return self.database.retried(attempt, "an abort") if handles else []
 
     def inspect(self, handles: Sequence[StagedHandle]) -> Sequence[HandleState]:
-        """Return the state of each handle, from the control table."""
+        """Return the state of each handle, from the transaction's row in the control table."""
         if not handles:
             return []
         with self.database.transaction() as cursor:
@@ -402,8 +429,8 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     def sweep(self, known: Sequence[StagedHandle], before: Cutoff) -> int:
         """Abort the prepared transactions that are over (see `Cutoff`) and not in `known`. Return how many were aborted.
 
-        Delete their staged rows. Also delete the control table's row of each transaction that is over and not in `known`, in
-        any state.
+        Delete the staged rows of the aborted transactions. Also delete the control table's row of every transaction
+        that is over and not in `known`, whatever its state.
         """
         kept = {handle["nonce"] for handle in known}
         return self._sweep(lambda row: row.nonce not in kept and before.ends(row.query, row.run, row.batch))
@@ -432,7 +459,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
 
     @cached_property
     def database(self) -> Database:
-        """The sink's connection to its database, with transactions and translation of errors."""
+        """The sink's connection to its database, which also runs transactions and translates errors."""
         return Database(self, self.commit_seconds)
 
     @property
@@ -447,7 +474,8 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     def sqlstate(self, problem: Exception) -> str:
         """Return the SQLSTATE of a database error, which decides whether the statement is retried. Empty if there is none.
 
-        Default: the SQLSTATE in the client's exception. Override this if your database's own error numbers say more.
+        Default: the SQLSTATE in the client's exception. Override this if your database's error numbers are more
+        precise.
         """
         return sqlstate(problem)
 
@@ -461,7 +489,10 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return list(cursor.fetchall()) if statement.lstrip()[:6].upper() == "SELECT" else []
 
     def _must_be_the_same(self, cursor: Cursor, lock: bool = False) -> str:
-        """Check that no failover has happened since the prefix's newest run began; return the run's token."""
+        """Check that no failover has happened since the prefix's newest run began; return the run's token.
+
+        With `lock`, no run can claim the prefix before the database transaction ends.
+        """
         claimed, server = self._control.claimed(cursor, lock), self.server(cursor)
         if claimed is None or claimed[1] != server:
             raise StoreReplacedError("DATABASE_FAILED_OVER", table=self.described(), server=server)

@@ -1,4 +1,4 @@
-"""`TableSink`: the base class of our sinks for tables of PostgreSQL and MySQL."""
+"""`TableSink`: the base class of this package's sinks for PostgreSQL and MySQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from transactional import (
 
 
 class Task(NamedTuple):
-    """The tables of a task. `staged` are the staging table's columns, in the order of the rows' columns."""
+    """A task's staging table and target.
+
+    `staged` are the staging table's columns, in the order of the rows' columns.
+    """
 
     staging: str
     target: Target[Any]
@@ -47,8 +50,9 @@ class Task(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """Staged rows that one statement moves: `names` are their columns, `nonces` their transactions in order.
+    """The staged rows that one statement moves into the target.
 
+    `names` are the rows' columns. `nonces` are their transactions, in the order in which the rows are moved.
     If the sink's `at_once` is 1, there is only one transaction.
     """
 
@@ -87,16 +91,17 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
     """The Python package of the database's client."""
 
     dataset_server: ClassVar[tuple[str, int]]
-    """The scheme in OpenLineage's names, and the database's default port."""
+    """The URL scheme in OpenLineage's names, and the database's default port."""
 
     drops: ClassVar[str] = ""
-    """The reason why a table may store fewer rows than the sink inserts, for the error about missing rows."""
+    """A possible reason why the table stored fewer rows than the sink inserted. The error message ends with this
+    text."""
 
     place: str
     """The target's name, as SQL writes it."""
 
     task: Task
-    """The tables of the current task. Set only on an executor."""
+    """The staging table and the target of the current task. Set only on an executor."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -143,9 +148,11 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         Parameters
         ----------
         target : Target
+            The target's description.
         staged : Staged
+            The rows to insert.
         more : str
-            SQL text that restricts the staged rows ``s`` further: `` AND ...``.
+            A further SQL condition for the staged rows, whose alias is ``s``: `` AND ...``.
 
         Returns
         -------
@@ -163,7 +170,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         """Return a table's name in OpenLineage."""
 
     def refusal(self, reason: str) -> StoreError:
-        """Return the error for a target that can't be used."""
+        """Return the error for a target that can't be used, with the reason."""
         return StoreError("DATABASE_REFUSED", owner=self.name(), table=self.described(), reason=reason)
 
     # -- driver -----------------------------------------------------------------------------------------------------
@@ -208,7 +215,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return self.sqlstate(problem.__cause__) if isinstance(problem.__cause__, Exception) else ""
 
     def create_control_tables(self) -> None:
-        """Create missing control tables. If all of them exist, the user does not need the right to create tables."""
+        """Create missing control tables. If all of them exist, the user needs no right to create tables."""
         with self.database.transaction() as cursor:
             self.exclude(cursor)
             if not self.dialect.has_schema(cursor, self.parsed["stagingSchema"]):
@@ -255,7 +262,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return transaction
 
     def write(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Write the batch to the staging table. Reject a row that does not say whether it is a deletion."""
+        """Write the batch to the staging table. Raise if the column that ``deleteColumn`` names contains null."""
         flag = flag_of(self.dialect, self.schema, self._deletes)
         if flag is not None and batch.column(flag.name).null_count:
             reason = f"the column {flag.name} (option deleteColumn) is null, but must be true or false"
@@ -263,14 +270,14 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         super().write(transaction, batch)
 
     def staging(self, cursor: Any) -> str:
-        """Return the staging table for this prefix, this target and the current columns."""
+        """Return the name of the staging table for this prefix, this target and the current columns."""
         return self.task.staging
 
     def more(self) -> dict[str, Any]:
         """Return the staged columns with their types, the columns of the key, and whether rows may be deletions.
 
-        The columns include `DELETES`, so that an older version of this package rejects the handle: no table has this
-        column.
+        If rows may be deletions, the columns include `DELETES`. An older version of this package, which does not
+        support deletions, then rejects the handle, because the target has no such column.
         """
         columns = {column.name: column.whole for column in self.task.staged}
         return {"columns": columns, "key": self.task.key, **({"deletes": True} if self.task.deletes else {})}
@@ -292,10 +299,10 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
                     raise self.refusal(f"the table stored {taken} of {wanted} rows{self.drops}")
 
     def _unchanged(self, cursor: Any, target: Target[Any], handle: StagedHandle) -> list[str]:
-        """Return the names of the columns of a handle's staged rows.
+        """Return the names of the target's columns that a handle's staged rows have.
 
-        Raise if the target's key, or one of these columns in the target, has changed since the rows were staged. Otherwise the
-        move could change values, or replace rows that have a different key.
+        Raise if the target's key, or one of these columns, has changed since the rows were staged. Otherwise, the move
+        into the target could change values, or replace rows that have a different key.
         """
         was: Mapping[str, str] = handle["more"]["columns"]
         names = names_of(handle["more"])
@@ -365,17 +372,17 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
 
 
 def is_deleting(more: Mapping[str, Any]) -> bool:
-    """Return whether rows of a handle may be deletions. `more` is the result of `TableSink.more` in the handle."""
+    """Return whether rows of a handle may be deletions. `more` is the handle's field ``more``; see `TableSink.more`."""
     return bool(more.get("deletes", False))
 
 
 def names_of(more: Mapping[str, Any]) -> list[str]:
-    """Return the target's columns that a handle's rows have."""
+    """Return the names of the target's columns that a handle's rows have. `more` is the handle's field ``more``."""
     return [name for name in more["columns"] if not (is_deleting(more) and name == DELETES)]
 
 
 def literal(nonce: str) -> str:
-    """Return a nonce as a string literal for a statement. A nonce is hexadecimal, so it needs no escapes."""
+    """Return a nonce as an SQL string literal. A nonce is hexadecimal, so it needs no escapes."""
     if not nonce.isalnum():
         raise ValueError(nonce)
     return f"'{nonce}'"

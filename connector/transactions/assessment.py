@@ -1,4 +1,4 @@
-"""Assess an open transaction: which query owns it, what will happen to it, and what the user can do. Pure functions."""
+"""Assess an open transaction: which query owns it, what will happen to it, and what the user can do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Assessment:
-    """A transaction and its verdict."""
+    """An open transaction, the verdict on it, and advice for the user."""
 
     transaction: OpenOnBrokers
     verdict: Verdict
@@ -43,7 +43,7 @@ class Assessment:
 
 
 def assess(transaction: OpenOnBrokers, owners: Sequence[Owner], servers: str = "") -> Assessment:
-    """Assess a transaction with the journals of the given queries. `servers` is used in the suggested command."""
+    """Assess a transaction, using the journals of these queries. The suggested command uses the address `servers`."""
     owner, claim = _owner(transaction, owners)
     if transaction.hangs:
         return _not_open(transaction, owner, claim)

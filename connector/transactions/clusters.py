@@ -1,4 +1,4 @@
-"""The clusters that a command asks about transactions, and the queries whose journals the command reads."""
+"""Connect to the clusters whose transactions a command examines, and find the queries that write into each cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Cluster:
         topics : Sequence[str]
             Topics to examine.
         only : bool
-            True to examine no other topics. By default, the topics to which the queries have written are examined as well.
+            True to examine no other topics. By default, the topics to which the queries and the open transactions have
+            written are examined as well.
         """
         written = set() if only else {place.topic for owner in self.owners for place in owner.written}
         view = look(self.admin, {*topics, *written}, also_written=not only)
@@ -42,7 +43,10 @@ class Cluster:
 
 
 def configs_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> list[ClientConfig]:
-    """Return the client configuration for `servers`; if `servers` is None, the configurations of all sinks, without repeats."""
+    """Return the client configuration for `servers` or, if that is None, those of all sinks, without duplicates.
+
+    `given` has the user's other options, which are used only with `servers`.
+    """
     from connector.kafka.sink.write_options import parse_write_options
 
     if servers is not None:
@@ -52,14 +56,14 @@ def configs_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str,
 
 
 def of_cluster(admin: KafkaAdmin, owners: Sequence[Owner]) -> Cluster:
-    """Return the cluster to which a client is connected, with the queries that write into it."""
+    """Return a client's cluster with the queries that write into it. A query whose cluster is unknown is included."""
     cluster = admin.cluster_id()
     return Cluster(admin, [owner for owner in owners if owner.cluster in ("", cluster)])
 
 
 @contextmanager
 def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> Iterator[list[Cluster]]:
-    """Connect to `servers` or, if that is None, to the brokers of the queries' sinks. Yield the clusters, each once."""
+    """Connect to `servers` or, if that is None, to the brokers of the queries' sinks. Yield a list of the clusters."""
     with ExitStack() as opened:
         admins: dict[str, KafkaAdmin] = {}
         for config in configs_of(owners, servers, given):

@@ -1,4 +1,4 @@
-"""Abort a transaction that belongs to none of our queries, or to a query that was stopped."""
+"""Abort a transaction that belongs to none of the known queries, or to a query that was stopped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ END_SECONDS: Final = 60.0
 
 
 def check_abort(assessment: Assessment) -> None:
-    """Check that a transaction may be aborted from outside: no journal has decided it, and none will.
+    """Check that a command may abort a transaction: no query has decided to commit it, and none will.
 
     Raises
     ------
     ProtocolError
-        ``ABORT_REFUSED``
+        ``ABORT_REFUSED``: the command must not abort this transaction.
     """
     if assessment.verdict is Verdict.STRANGER and TransactionalId.parse(assessment.transaction.name) is None:
         return

@@ -1,4 +1,4 @@
-"""Find transactions in the journals of queries: which query owns each transaction, and whether it is decided."""
+"""Find transactions in the journals of queries: which query owns a transaction, and whether it has been decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open transactions as the brokers show them, and the partitions whose readers wait for them."""
+"""Find the open transactions that the brokers report, and the partitions whose readers they block."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class OpenOnBrokers:
 
     @property
     def ends_ms(self) -> int | None:
-        """When the coordinator will abort it, in milliseconds since the epoch; None if unknown or if it is already ending."""
+        """The time when the transaction times out, in milliseconds since the epoch.
+
+        None if the time is unknown, or if the transaction is already ending.
+        """
         return self.started_ms + self.timeout_ms if self.state == "Ongoing" and self.started_ms > 0 else None
 
     @property
@@ -142,7 +145,7 @@ class _Places:
         self.denied: list[str] = []
 
     def take(self, topic: str) -> bool:
-        """Examine the partitions of a topic. Return False if it does not exist, or this user has no right to examine it."""
+        """Examine a topic's partitions. Return False if the topic does not exist, or this user lacks the right."""
         try:
             info = self._admin.topics([topic], ()).get(topic)
             if info is None:
@@ -160,7 +163,7 @@ class _Places:
         return True
 
     def again(self, producers: Collection[Producer]) -> None:
-        """Examine again the partitions in which one of these producers has an open transaction."""
+        """Re-examine the partitions in which one of these producers had an open transaction."""
         where = [place for place, open_here in self.opened.items() if _producers(open_here) & set(producers)]
         self.opened.update(self._partitions.open_transactions(where))
 

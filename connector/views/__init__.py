@@ -1,1 +1,1 @@
-"""Describes queries, checkpoints and transactions in words, for the commands and the web page."""
+"""Describe queries, checkpoints and transactions in words, for the commands and the web page."""

@@ -1,4 +1,4 @@
-"""Describes a query and its checkpoints as pairs of a name and a value."""
+"""Describe a query and its checkpoints as pairs of a name and a value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transactional.stats import CheckpointHistory, counts, pending, unsettled
 FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
 
 SHOWN_RESTARTS = 3
-"""The number of the newest restarts that are shown. A JSON document has all restarts that the journal keeps."""
+"""Only this many of the newest restarts are shown. A JSON document has all restarts that the journal keeps."""
 
 
 class QueryState(enum.Enum):
@@ -34,7 +34,7 @@ class QueryState(enum.Enum):
 
 
 def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
-    """Return a query's state and a sentence about it. `alive` says whether the driver's process runs; None if unknown."""
+    """Return a query's state and a sentence about it. `alive` is whether the driver is running; None if unknown."""
     run = ledger.newest_run
     if ledger.restoring is not None:
         return QueryState.RESTORING, "A restore to this location is unfinished: run the restore again."
@@ -75,7 +75,10 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
 
 
 def processes_alive(ledger: Ledger) -> tuple[bool | None, bool | None]:
-    """Return whether the processes of the driver and of the rewind run; None if unknown, or if there is no such process."""
+    """Return whether the driver's process is running, and whether the rewind's process is.
+
+    Each is None if this is unknown, or if there is no such process.
+    """
     alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
     return alive, is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None
 
@@ -103,7 +106,7 @@ def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 
 
 def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
-    """Return pairs that name the barriers of other queries that a checkpoint contains."""
+    """Return pairs about the other queries' barriers in a checkpoint, and about how long it waited for their marks."""
     if found.cut is None:
         return []
     exact = "" if found.cut["exact"] else ", and rows after them"
@@ -117,7 +120,7 @@ def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None) -> list[tuple[str, str]]:
     """Return the facts about a query as pairs of a name and a value.
 
-    `now` is in seconds since 1970; `alive` and `doing` are the answers of `processes_alive`.
+    `now` is in seconds since 1970; `alive` and `doing` are the results of `processes_alive`.
     """
     return [*_progress(path, found, alive), *_waiting(found, now), *_events(found), *_rewind_begun(found, doing)]
 

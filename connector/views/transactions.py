@@ -1,4 +1,4 @@
-"""Describes open transactions in words and as JSON documents."""
+"""Describe open transactions in words and as JSON documents."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def held_sentences(held: Sequence[HeldPartition], groups: Mapping[Partition, Seq
 
 
 def columns_of(each: Assessment, now: float) -> dict[str, str]:
-    """Return the facts that differ between transactions with the same verdict, by the names of columns."""
+    """Return, by column name, the facts that can differ between transactions with the same verdict."""
     known = dict(pairs_of(each, now))
     return {name: known.get(name, "-") for name in ("state", "began", "times out", "partitions", "rows")}
 

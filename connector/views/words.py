@@ -1,4 +1,4 @@
-"""Formats times, durations, micro-batches and outputs for people."""
+"""Format times, durations, micro-batches and outputs for people."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _place_text(name: str, place: Any) -> str:
 
 
 def status_text(found: CheckpointHistory, brief: bool = False) -> str:
-    """Return a checkpoint's status and the checkpoint that subsumed it.
+    """Return a checkpoint's status as text, with the checkpoint that subsumed it, if there is one.
 
-    Unless `brief`, also say whether the checkpoint is unsettled, and which micro-batches it subsumes.
+    Unless `brief`, also say whether the checkpoint is not settled yet, and which micro-batches it subsumes.
     """
     status: str = found.status.value
     if found.subsumed_by is not None:

@@ -1,4 +1,4 @@
-"""The ``DefaultSource`` of the top-level modules ``pyspark_*``. PySpark imports these modules, and registers the class."""
+"""Builds the ``DefaultSource`` of each top-level module ``pyspark_*``. PySpark imports the module and registers it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ __all__ = ["default_source"]
 def default_source(format_: str) -> type[DataSource]:
     """Return the data source class of one of our formats.
 
-    If it can't be imported, return a class that raises an error with the reason when a query uses it. This function must never
-    raise an error, because that would hide all Python data sources from Spark. So this module imports the package only here.
+    If the class can't be imported, return a class that raises an error with the reason when a query uses the format.
+    This function must never raise an error, because that would hide all Python data sources from Spark. So `connector`
+    is imported inside the function.
     """
     try:
         from connector.registration.data_sources import source_of

@@ -101,7 +101,7 @@ def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.Ca
     assert "--checkpoint 4 --part 1/1" in capsys.readouterr().out
     chosen = ["--checkpoint", "4", "--part", "1/1", "--as", "accept-difference"]
     assert main(["resolve", str(location), *chosen, "--yes"]) == 1
-    assert "no decision is needed. In that case, start the query" in capsys.readouterr().err
+    assert "the store shows the outcome: no decision is needed" in capsys.readouterr().err
     verdict = {"checkpoint": 4, "run": 1, "parts": [{"batch": 1, "partition": 1, "handle": 0, "verdict": "lost"}]}
     journal = CheckpointLocation(str(location)).journal()
     journal.load()
@@ -372,4 +372,4 @@ def test_adopt_of_a_location_of_df_write_names_a_new_one(location: Path, capsys:
     status, _, said = answer(capsys, "restore", "--as-is", str(location), "--claim", "--yes")
     assert (status, "LOCATION_TAKEN" in said, "a new checkpointLocation" in said) == (1, True, True)
     for condition in ("STORE_GONE", "STORE_WENT_BACK"):
-        assert "For df.write, continue with a new checkpointLocation" in catalogue[condition].remedy
+        assert "For a batch write (df.write), use a new checkpointLocation instead" in catalogue[condition].remedy

@@ -183,7 +183,7 @@ def test_what_another_program_has_committed_is_resolved_and_the_recovery_goes_on
     file.rename(place.output / "committed" / file.name)
     status, document, _ = answer(capsys, "recover", str(place))
     assert (status, document["condition"]) == (1, "COMMITTED_UNDECIDED")
-    assert "run `barrier resolve LOCATION --part PART --as accept-duplicates`" in document["message"]
+    assert "Run `barrier resolve LOCATION --part PART --as accept-duplicates`" in document["message"]
     [part] = answer(capsys, "resolve", str(place))[1]["parts"]
     assert (part["batch"], part["partition"]) == (2, 0)
     chosen = ("--part", "2/0", "--as", "accept-duplicates", "--yes")

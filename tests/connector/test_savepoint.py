@@ -575,4 +575,4 @@ def test_it_does_not_wait_for_a_commit_that_no_process_writes(place: CliPlace, t
     clock = Waiting(lambda: pytest.fail("it waits"))
     error = refusal(lambda: take(str(place), str(tmp_path / "saved"), clock=clock))
     assert (error.condition, error.parameters["batches"]) == ("SAVEPOINT_NOT_READY", [2])
-    assert "If the query is not running, start it" in str(error)
+    assert "The query is not running: start it" in str(error)

@@ -31,9 +31,9 @@ class Claimant:
         self._under = under
 
     def take(self) -> tuple[RunRecord, bool]:
-        """Return the newest run if it is this driver's and has the same settings, else a new run.
+        """Return the newest run if it is this driver's and has the same settings; otherwise claim and return a new run.
 
-        The flag is True for a new run.
+        The second value is True if the run is new.
         """
         claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
         if claim is Claim.FENCED and run is not None:
@@ -55,15 +55,16 @@ class Claimant:
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
 
     def claim(self, follows: int) -> RunRecord:
-        """Claim a new run, and guard the prefix. Raise if `follows` is no longer the newest run."""
+        """Claim a new run, and claim its prefix at the store. Raise if `follows` is no longer the newest run."""
         run = self._claim(follows)
         self._record(run, guard_run(self._sink, run.mark))
         return run
 
     def _record(self, run: RunRecord, mark: RunMark) -> None:
-        """Journal the run's mark if it is new, then check that the run is still the newest.
+        """Journal the mark that `guardRun` returned, if it is new. Then check that the run is still the newest.
 
-        The mark is journaled even if the run has ended or was superseded: the next run has to know who guarded the prefix last.
+        The mark is journaled even if the run has ended or was superseded: the next run has to know which run claimed
+        the prefix last.
         """
 
         def judge(ledger: Ledger) -> None:

@@ -115,8 +115,8 @@ class CheckpointCoordinator:
 
         *Called on the driver, once per micro-batch, in the commit process.*
 
-        For a batch write, `origin` is the streaming query whose batch ids are the versions; `compare` is the value of
-        ``txnCompareRows``.
+        For a batch write, `origin` is the streaming query whose batch ids serve as versions (empty if there is none),
+        and `compare` is the value of ``txnCompareRows``.
         """
         faults.reach("commit.called")
         # C1: load the journal. The run must be the newest.
@@ -234,7 +234,10 @@ class CheckpointCoordinator:
         return run.token
 
     def _token(self, messages: Sequence[Acknowledgement | None], batch: int) -> int:
-        """Return the token of the run that the messages belong to; raise if they belong to several runs."""
+        """Return the token of the run that the messages belong to; raise if they belong to several runs.
+
+        If there are no messages, return the newest run's token, if that run belongs to this driver.
+        """
         tokens = {m.token for m in messages if m is not None}
         if len(tokens) > 1:
             reason = f"the tasks of micro-batch {batch} belong to different runs: {sorted(tokens)}"

@@ -48,12 +48,12 @@ from transactional.sink import HandleState, publishes_marks, routes_of
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
-"""Pause before a failed decision is tried again, in seconds. The pause doubles with every attempt, up to 5 s."""
+"""The pause before a failed decision is tried again, in seconds. It doubles with every attempt, up to 5 s."""
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A micro-batch whose tasks have all acknowledged."""
+    """A micro-batch that all tasks have acknowledged, with the facts that are needed to decide its checkpoint."""
 
     pending: PendingCheckpoint
     # The prepared, undecided micro-batches. If `recorded` is true, the last one is this micro-batch.
@@ -77,7 +77,11 @@ class Decision:
     def decide(
         self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None, origin: str
     ) -> None:
-        """Journal the micro-batch as prepared, or decide its checkpoint and commit it."""
+        """Journal the micro-batch as prepared, or decide its checkpoint and commit it.
+
+        `found` is the micro-batch's record if an earlier attempt has already journaled it as prepared, otherwise None.
+        For `origin`, see `CheckpointCoordinator.commit`.
+        """
         pending = self._acknowledged(messages, batch, token, found)
         began = self._session.milliseconds()
         covered = self._journal.ledger.undecided()
@@ -199,13 +203,19 @@ class Decision:
         self._commit_decided(entry.number, token)
 
     def _barriers(self, lines: Sequence[SourceLine]) -> dict[str, Any]:
-        """Return the decision's ``cut`` if the query follows other queries, and ``marked`` if its sink publishes marks."""
+        """Return two optional fields of the decision.
+
+        They are ``cut``, if the query follows other queries, and ``marked``, if its sink publishes marks.
+        """
         cut = cut_of(lines)
         found = {} if cut is None else {"cut": cut}
         return {**found, "marked": True} if publishes_marks(self._sink) else found
 
     def _left(self, batch: int) -> dict[str, Any] | None:
-        """Return the offsets at which the query's removed sources stopped; None if no source was removed."""
+        """Return the offsets at which the query's removed sources stopped; None if there is nothing to record.
+
+        For the form of the offsets, see `transactional.recovery.evolution.Left`.
+        """
         left = self._journal.ledger.left_after(batch - 1)
         return ends_left(self._view.lines, self._view.previous, left) or None
 
@@ -256,7 +266,7 @@ class Decision:
         return self._settlement.look(batch, [*(handle for _, handle in earlier), *own], judge, passed)
 
     def _closing_reason(self, batches: int) -> ClosingReason | None:
-        """Return the reason why the micro-batch closes a checkpoint, according to the query's logs and the journal, or None.
+        """Return the reason why the query's logs or the journal require a checkpoint after this micro-batch, or None.
 
         `batches` is the number of micro-batches that the checkpoint would have.
         """
@@ -303,7 +313,7 @@ class Decision:
     ) -> None:
         """C7: decline a checkpoint that can't be decided, so that its micro-batch waits for the next checkpoint.
 
-        Raise `problem` instead if too many checkpoints were declined in a row, or if it is not certain that another follows.
+        Raise `problem` instead if too many checkpoints in a row were declined, or if a later checkpoint may never come.
         """
         declined = len(self._journal.ledger.declined) + 1
         if declined > self._settings.tolerable or reason in (

@@ -17,7 +17,7 @@ from transactional.recovery.versions import lost_version
 log = logging.getLogger(__name__)
 
 MOST_LOOKED_AT = 1000
-"""If there are at most this many prepared parts, every planning inspects them all. Kafka describes 200 of them in 13 ms."""
+"""If there are at most this many prepared parts, every planning inspects them all. Kafka needs 13 ms for 200 parts."""
 
 
 class Planning:
@@ -30,7 +30,10 @@ class Planning:
         self._view = session.view
 
     def recover(self, run: RunRecord, claimed: bool) -> None:
-        """P4 to P8: settle decided checkpoints, keep or void prepared micro-batches, sweep, and restore the hooks."""
+        """P4 to P8: settle decided checkpoints, keep or void prepared micro-batches, sweep, and restore the hooks.
+
+        `claimed` is true if the run is new.
+        """
         topics = [value for key, value in run.identity.items() if key == "topicId" or key.endswith(".topicId")]
         view, replaces = self._view, self._sink.replacesRows
         check_schedule(view.lines, topics, run.lifetime, replaces, query=view.queryId, previous=view.previous)
@@ -71,7 +74,7 @@ class Planning:
         )
 
     def settle_all(self, token: int) -> None:
-        """P4 and P5: account for every micro-batch, then settle every decided checkpoint."""
+        """P4 and P5: check that the journal has every earlier micro-batch, then settle every decided checkpoint."""
         # P4: check that every micro-batch before this one is accounted for.
         check_account(self._journal.ledger, self._view)
         for checkpoint in self._journal.ledger.unsettled():
@@ -100,7 +103,7 @@ class Planning:
             self._journal.append(void, may_void(token, record.batch, record.entry))
 
     def _record_repartitions(self, token: int) -> None:
-        """Journal the micro-batches that a repartition added. They have nothing to commit, because no sink wrote them."""
+        """Journal the micro-batches that a repartition added. No sink wrote them, so there is nothing to commit."""
         for batch in unrecorded_repartitions(self._journal.ledger, self._view):
             ledger = self._journal.ledger
             covered = [record.batch for record in ledger.undecided()]
@@ -133,7 +136,7 @@ class Planning:
         raise QueryStoppedError("STOP_REQUESTED", run=token, batch=self._view.batch - 1)
 
     def _restore_hooks(self, token: int) -> None:
-        """P8: give the hooks their states of the newest decided checkpoint, once per run."""
+        """P8: give each hook the state that it saved with the newest decided checkpoint, once per run."""
         checkpoints = self._journal.ledger.checkpoints
         newest = max(checkpoints, default=None)
         states = checkpoints[newest].hooks if newest is not None else {}

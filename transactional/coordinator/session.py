@@ -71,13 +71,13 @@ class Session:
         """Return the store's identity. The sink is asked only once per planning.
 
         If the journal has settled checkpoints in the store, check that the store still exists and was not replaced. Otherwise
-        the sink could create an empty store, or write into a wrong one. If the user changed the address, accept a different
-        store.
+        the sink could create an empty store, or write to the wrong one. If the user changed the address, accept a
+        different store.
 
         Raises
         ------
         StoreError
-            ``STORE_GONE`` or ``STORE_REPLACED``
+            ``STORE_GONE``: the store no longer exists. ``STORE_REPLACED``: it is a different store at the same address.
         """
         if self._identity is None:
             settled = self._settled()
@@ -131,7 +131,7 @@ class Session:
         return None
 
     def _is_same_place(self, identity: Mapping[str, str], route: str) -> bool:
-        """Return whether ``cluster`` and ``topic`` are those of the newest run, even if the address is spelled differently."""
+        """Return whether `identity` has the newest run's ``cluster`` and ``topic``, even if the address differs."""
         former, start = self.ledger.newest_run, f"{route}." if route else ""
         return former is not None and all(
             former.identified(key, route) == identity.get(f"{start}{key}") for key in ("cluster", "topic")
@@ -154,7 +154,10 @@ class Session:
         return int(self.clock.now() * 1000)
 
     def sweep(self, token: int, ended: bool = False) -> None:
-        """Abort the transactions that no unsettled entry names. `ended` is true if the run can no longer decide anything."""
+        """Abort all of the query's transactions except those of prepared micro-batches and unsettled checkpoints.
+
+        `ended` is true if the run can no longer decide anything.
+        """
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:

@@ -148,7 +148,7 @@ class ProtocolError(TwoPhaseCommitError):
 
 
 class StoreError(TwoPhaseCommitError):
-    """The store can't be used, or rejected a request: a missing right, topic or table, a wrong version.
+    """The store can't be used or has rejected a request, for example because a right, a topic or a table is missing.
 
     The remedy of the error says whether a restart helps.
     """

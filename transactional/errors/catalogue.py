@@ -32,7 +32,7 @@ _PLACEHOLDER = re.compile(r"<(\w+)>(\.?)")
 
 @dataclass(frozen=True)
 class Condition:
-    """One row of the catalogue."""
+    """An error condition: one entry of the catalogue."""
 
     name: str  # The condition's stable name, in upper case.
     sql_state: str
@@ -44,7 +44,7 @@ class Condition:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Names of the parameters that the message and the remedy need."""
+        """The names of the parameters that the message and the remedy need."""
         return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.message + self.remedy))
 
     def text(self, parameters: Mapping[str, Any]) -> str:

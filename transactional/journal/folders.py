@@ -1,4 +1,4 @@
-"""Functions that make the journal's files and folders durable, and close them to other users.
+"""Functions that make the journal's files and folders durable, and deny access to other users.
 
 The group has access only if it may write to the parent folder, so that several users of one group can share a location
 (setgid, umask 007). Other users have no access, because even options without secrets reveal where the data is.
@@ -92,7 +92,10 @@ def file_mode(folder: str) -> int:
 
 
 def folder_mode(above: str) -> int:
-    """Return the mode of a new folder: the group has access if it, but not other users, may write to the parent."""
+    """Return the mode of a new folder.
+
+    The group gets access only if it may write to the parent folder and other users may not.
+    """
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)
 
 

@@ -36,7 +36,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def snapshot_file(ledger: Ledger, clock: Clock, nonce: str = "") -> tuple[str, bytes]:
-    """Return the name and the contents of a snapshot file of a ledger. A new journal can begin with this file."""
+    """Return the name and the contents of a snapshot file for a ledger. A new journal can begin with this file."""
     nonce = nonce or uuid.uuid4().hex
     entry = Entry(ledger.position, EntryKind.SNAPSHOT, nonce, int(clock.now() * 1000), ledger.to_json())
     return f"{ledger.position}.snapshot.json", encode(entry)
@@ -74,7 +74,7 @@ class Journal:
         raise JournalError("JOURNAL_UNREADABLE", times=RELIST)
 
     def _load_once(self) -> Ledger | None:
-        """Load once; return None if entries were deleted in the meantime, because another process wrote a snapshot."""
+        """Try once to load the journal; return None if another process folded and deleted entries in the meantime."""
         entries, snapshots = self._list()
         try:
             folded = snapshots[-1] if snapshots else 0
@@ -133,7 +133,10 @@ class Journal:
             raise self._failed(name, error) from error
 
     def _entry(self, data: bytes, name: str) -> Entry:
-        """Decode a file, and check that its entry belongs to the file's name: the file may be a copy of another one."""
+        """Decode a file, and check that the entry's number matches the file's name.
+
+        They differ if the file is a copy of another one.
+        """
         entry = decode(data, name)
         is_snapshot = entry.kind == EntryKind.SNAPSHOT
         if name != f"{entry.number}.{'snapshot.' if is_snapshot else ''}json":
@@ -188,7 +191,10 @@ class Journal:
             self.load()
 
     def late(self, nonce: str) -> Entry | None:
-        """Return the entry of an `append` that failed with ``JOURNAL_STORE_FAILED``, if it arrived late; otherwise None."""
+        """Return the entry of a failed `append` if the store has created its file after all; otherwise None.
+
+        `nonce` is the nonce of that `append`, which raised ``JOURNAL_STORE_FAILED``.
+        """
         number = self._unanswered.get(nonce)
         if number is None:
             return None
@@ -208,7 +214,7 @@ class Journal:
         """Append a request unless the journal already has it, and return the ledger that includes it.
 
         `due` returns the request that a ledger still needs, or None. `due` is called again before each attempt, because
-        another process may have made the same request in the meantime.
+        another process may have made the same request in the meantime. For `judge`, see `append`.
         """
         while (request := due(self.ledger)) is not None:
 

@@ -295,7 +295,7 @@ def _rewind_begun(ledger: Ledger, entry: Entry, fact: entries.RewindBegun) -> No
 
 
 def _rewind_done(ledger: Ledger, entry: Entry, fact: entries.RewindDone) -> None:
-    """Drop the records of later micro-batches, except those of a partly committed checkpoint that the rewind keeps."""
+    """Drop the records of undone micro-batches, except those of a partly committed checkpoint that the rewind keeps."""
     last, kept = fact.batch, fact.keep
     _add(ledger, rewound=1)
     ledger.rewinding, ledger.rewound = None, entry.number
@@ -353,7 +353,7 @@ def _adopt(ledger: Ledger, entry: Entry, fact: entries.Adopt) -> None:
 
 
 def _trim(ledger: Ledger) -> None:
-    """Drop records that no recovery needs."""
+    """Drop the records of old micro-batches and checkpoints that no recovery needs anymore."""
     keep = max(ledger.batches) - KEPT_BATCHES
     if ledger.replay is not None:  # micro-batches from there on run again
         keep = min(keep, ledger.replay - 2)

@@ -27,8 +27,8 @@ from transactional.transaction import Cutoff
 LAST_WRITTEN = 2  # micro-batches
 
 MOST_LIKELY = 1000
-"""The maximum number of likely partition ids in a plan. If there are more, the plan has none: a warm-up saves too
-little."""
+"""The maximum number of likely partition ids in a plan (see `Ledger.likely`). If there are more, the plan lists none,
+because a warm-up then saves too little."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Ledger:
         return max(settled, key=lambda checkpoint: checkpoint.id, default=None)
 
     def identity(self, query: str) -> str:
-        """Return the query id that the names of transactions contain: for an adopted copy, with a suffix."""
+        """Return the query's id for the names of its transactions. For an adopted copy, the id has a suffix."""
         return query + self.identity_suffix
 
     @property
@@ -147,12 +147,19 @@ class Ledger:
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
     def left_after(self, batch: int) -> Mapping[str, Any]:
-        """Return where removed sources stopped, as recorded with a micro-batch; empty if it has no record."""
+        """Return the offsets at which removed sources stopped, as recorded with a micro-batch.
+
+        Return an empty mapping if the micro-batch has no record.
+        """
         record = self.batches.get(batch)
         return {} if record is None else record.left
 
     def likely(self) -> frozenset[int]:
-        """Return the partition ids that probably get rows in the next micro-batch; empty if more than `MOST_LIKELY`."""
+        """Return the partition ids that probably get rows in the next micro-batch.
+
+        They are the partition ids that had rows in each of the last two micro-batches. If there are more than
+        `MOST_LIKELY`, the set is empty.
+        """
         both = (
             frozenset(self.wrote[0]).intersection(*self.wrote[1:]) if len(self.wrote) == LAST_WRITTEN else frozenset()
         )
@@ -178,7 +185,8 @@ class Ledger:
     def cutoff(self, queryId: str, token: int) -> Cutoff:
         """Return the cut-off for a sweep by the run `token` (see `Cutoff`).
 
-        All transactions of earlier runs are before the cut-off, and this run's transactions up to micro-batch `settled`.
+        The transactions of earlier runs are before the cut-off, and so are this run's transactions up to micro-batch
+        `settled`.
         """
         return Cutoff(self.identity(queryId), token, self.settled + 1)
 
@@ -231,13 +239,13 @@ class Ledger:
     # -- snapshots --------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole state, for a snapshot."""
+        """Return the whole ledger as JSON, for a snapshot."""
         checkpoints = {number: checkpoint.to_json() for number, checkpoint in self.checkpoints.items()}
         return {**asdict(self), "checkpoints": checkpoints}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Ledger:
-        """Return the ledger from the value of `to_json`. Attributes that an older snapshot lacks get their defaults."""
+        """Build a ledger from the value of `to_json`. Attributes that an older snapshot lacks get their defaults."""
         held = [each.name for each in fields(cls) if value.get(each.name) is not None]
         return cls(**{name: _READERS.get(name, copy)(value[name]) for name in held})
 
@@ -293,4 +301,4 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "checkpoints": _numbered(CheckpointRecord.from_json),
     "logs": _numbered(str),
 }
-"""Functions that read attributes from a snapshot, for the attributes that are not plain JSON."""
+"""Functions that build an attribute's value from a snapshot's JSON, for each attribute that is not plain JSON."""

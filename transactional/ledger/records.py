@@ -53,12 +53,15 @@ class RunRecord:
     overtaken: bool = False
 
     def identified(self, what: str, route: str = "") -> str | None:
-        """Return one value of the store's identity, such as ``cluster``; with a route, of that route's store."""
+        """Return one value of the store's identity, such as ``cluster``; None if the identity does not have it.
+
+        If `route` is given, return the value of that route's store.
+        """
         return self.identity.get(f"{route}.{what}" if route else what)
 
     @property
     def routes(self) -> frozenset[str]:
-        """Names of the sinks that the run's sink combines; empty for a single sink."""
+        """The names of the sinks that the run's sink combines; empty for a single sink."""
         return frozenset(key.removesuffix(".cluster") for key in self.identity if key.endswith(".cluster"))
 
     def store_key(self, route: str = "") -> str:
@@ -91,7 +94,7 @@ class PartRecord:
 
     @property
     def key(self) -> PartKey:
-        """Partition id and route, which identify the part in its micro-batch."""
+        """The partition id and the route, which together identify the part in its micro-batch."""
         return self.partition, self.route
 
     @property
@@ -129,7 +132,7 @@ class PartRecord:
         return part
 
     def expected(self) -> ExpectedPart:
-        """Return the number, bytes and digest of the rows that a repair must write."""
+        """Return the row count, size and digest that the rows of a repair must have."""
         return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
 
 
@@ -192,7 +195,7 @@ class CheckpointRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointRecord:
-        """Return the record from the value of `to_json`."""
+        """Build a record from the value of `to_json`."""
         fields = {name: each for name, each in value.items() if name != "settled"}
         return cls(**fields, state=CheckpointState.SETTLED if value["settled"] else CheckpointState.DECIDED)
 

@@ -1,4 +1,4 @@
-"""The record of the rows that a batch write has written under its version."""
+"""The journal's record of the rows that a batch write has written as one version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _sum(parts: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Written:
-    """A record of the rows that a batch write has written under its version. It is kept longer than the parts."""
+    """A record of the rows that a batch write has written as one version. It is kept longer than the parts."""
 
     rows: int
     digest: str  # Digest of all rows, no matter how they were divided into parts; empty if unknown.

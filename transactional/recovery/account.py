@@ -13,7 +13,7 @@ from transactional.recovery.view import QueryView
 
 
 class Claim(enum.Enum):
-    """The possible ways in which a planning gets its run."""
+    """The ways in which a planning can get its run."""
 
     TAKE = "the newest run belongs to this driver: continue it"
     FENCED = "another driver claimed a run after ours: journal `fenced` and stop"
@@ -21,7 +21,10 @@ class Claim(enum.Enum):
 
 
 def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRecord | None]:
-    """Return how a planning gets its run, and the run to continue or to fence. Only the journal decides this."""
+    """Return how a planning gets its run, and the run to continue or to fence (None if a new run has to be claimed).
+
+    `driver` is the id of the planning driver, and `settings` is the digest of its settings.
+    """
     newest = ledger.newest_run
     if newest is None or newest.ended:
         return Claim.NEW, None
@@ -82,12 +85,15 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
 
 
 def is_late_commit(ledger: Ledger, committed: int, added: Collection[int]) -> bool:
-    """Return whether a rewind deleted the micro-batch of ``commits/<committed>``, and a paused driver wrote the file later."""
+    """Return whether a paused driver wrote ``commits/<committed>`` after a rewind had deleted that micro-batch.
+
+    `added` has the micro-batches that a repartition added.
+    """
     return ledger.accounted < committed <= ledger.reached and committed not in added
 
 
 def unrecorded_repartitions(ledger: Ledger, view: QueryView) -> list[int]:
-    """Return the micro-batches after the journal's last one that a repartition added, in order. No sink wrote them."""
+    """Return the micro-batches that a repartition added after the journal's last one, in order. No sink wrote them."""
     if view.batch - 1 <= ledger.accounted or ledger.accounted + 1 in ledger.voided:
         return []
     found = [batch for batch in view.repartitions() if batch > ledger.accounted]
@@ -197,7 +203,7 @@ def check_schedule(
 
 
 def _stop_together(lines: Sequence[SourceLine], previous: Sequence[SourceLine], query: str) -> None:
-    """If several sources follow barriers, check that they agree on cuts. Parameters: see `check_schedule`."""
+    """If several sources follow barriers, check that they agree on cuts. For the parameters, see `check_schedule`."""
     before = by_name(previous)
     queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
     own = [

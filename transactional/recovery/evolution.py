@@ -16,7 +16,7 @@ from transactional.entry import canonical
 from transactional.errors import LocationError, OptionError
 
 EARLIEST = -2
-"""In ``startingOffsets``: the first offset of a partition."""
+"""The number that means the first offset of a partition in the option ``startingOffsets``."""
 
 Left = Mapping[str, Mapping[str, Any]]
 """The offsets at which removed sources stopped: name → topic → ``{"id": topic id, "ends": {partition: offset}}``.
@@ -26,10 +26,10 @@ A source whose positions can't be read has no topics.
 
 
 def ends_left(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> dict[str, Any]:
-    """Return the offsets at which the sources that were removed up to a micro-batch stopped.
+    """Return the offsets at which removed sources stopped, for all sources that were removed up to this micro-batch.
 
-    `left` is the result for the previous micro-batch. If a source begins a topic where a removed source stopped
-    (`check_beginnings`), it continues the removed source, which is then no longer in the result.
+    `left` is the result for the previous micro-batch. If another source begins a topic where the removed source stopped
+    (`check_beginnings`), it continues the removed source, and the topic is no longer in the result.
     """
     lost = _lost(lines, previous, left)
     if not lost:
@@ -44,7 +44,10 @@ def ends_left(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None
 
 
 def check_beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> None:
-    """Check that each source begins a topic where a removed source stopped reading it. For `left`, see `ends_left`."""
+    """Check that a source that takes over a removed source's topic begins where the removed source stopped.
+
+    For `left`, see `ends_left`.
+    """
     if previous is None or not any(line.name for line in lines):
         return
     lost, now, before = _lost(lines, previous, left), by_name(lines), by_name(previous)
@@ -103,7 +106,7 @@ def check_running(
 
 
 def _beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[tuple[str, str]]:
-    """Return each source, with each topic that it reads in this micro-batch but did not read in the previous one."""
+    """Return pairs of a source and a topic that it reads in this micro-batch but did not read in the previous one."""
     before = {name: line.topics for name, line in by_name(previous or ()).items()}
     return [
         (name, topic)
@@ -113,7 +116,7 @@ def _beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | No
 
 
 def _lost(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> dict[str, Any]:
-    """Return `left`, plus the sources and topics of the previous micro-batch that this micro-batch does not have."""
+    """Return `left`, plus the sources and topics that the previous micro-batch had and this one does not have."""
     now, found = by_name(lines), dict(left)
     for name, line in by_name(previous or ()).items():
         if not line.name:
@@ -127,7 +130,10 @@ def _lost(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, le
 
 
 def _candidates(topic: str, line: SourceLine, lost: Left) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the removed sources that read a topic with the same id as now, and the offsets at which they stopped."""
+    """Return the removed sources that read this topic, and the offsets at which each stopped.
+
+    A topic that was created again (another id) does not count. `line` has the topic's present id.
+    """
     identity = line.topic_ids.get(topic, "")
     return [
         (source, topics[topic])
@@ -137,7 +143,7 @@ def _candidates(topic: str, line: SourceLine, lost: Left) -> list[tuple[str, Map
 
 
 def _stands(line: SourceLine, topic: str, at: Mapping[str, Any]) -> bool:
-    """Return whether a source begins a topic at the offsets where another source stopped."""
+    """Return whether a source begins to read a topic at the offsets in `at`, where another source stopped."""
     begins = line.start.get(topic, {})
     return all(begins.get(number) == offset for number, offset in at["ends"].items())
 

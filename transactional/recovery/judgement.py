@@ -113,7 +113,7 @@ def gaps(
 def committed_behind(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> list[int]:
-    """Return the micro-batches of a decided checkpoint that come after the first lost one, but are committed at least in part.
+    """Return the micro-batches that are at least partly committed although an earlier one of the checkpoint is lost.
 
     Commits are in order, so such micro-batches exist only if another tool has committed them.
     """

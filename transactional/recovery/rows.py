@@ -11,7 +11,10 @@ from transactional.ledger import PartRecord
 
 
 def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read: Part) -> None:
-    """Check that a task of a replay produced the recorded rows. Digests in different encodings can't be compared."""
+    """Check that a task of a replay produced the recorded rows. `what` describes the rows in the error message.
+
+    If the digests have different encodings, they can't be compared, which is also an error.
+    """
     if (read.rows, read.bytes, read.digest) == (recorded.rows, recorded.bytes, recorded.digest):
         return
     others = other_encodings([recorded.digest])

@@ -20,7 +20,10 @@ from transactional.ledger import BatchRecord, Ledger, Written
 
 
 def check_version(ledger: Ledger, version: int) -> None:
-    """Check that a version is new, was written, or is so old that its record is no longer kept. *Called at planning.*"""
+    """Check that a version is new, was already written, or is so old that its record is no longer kept.
+
+    *Called at each planning.*
+    """
     last = ledger.accounted
     if ledger.voided and version not in ledger.voided:
         raise RetriableError("VERSION_LOST", version=ledger.voided[0], versions=ledger.voided, detail="")
@@ -46,7 +49,11 @@ def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version
 
 
 def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], version: int, compare: bool) -> None:
-    """Check that a repeated write of a version has the rows of the first write (`compare`: ``txnCompareRows``)."""
+    """Check that a repeated write of a version has the same rows as the first write.
+
+    If `compare` (the value of ``txnCompareRows``) is false, the rows are not compared. Also raise if another write of
+    the version was committed after this one was planned.
+    """
     lost = {part.partition for part in found.parts if part.lost}
     parts = [part.to_json() for message in messages for part in message.parts]
     if any(not message.drained and message.partition not in lost for message in messages):
@@ -111,7 +118,7 @@ def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> N
 
 
 def other_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> str:
-    """Return a string that says how the topics of transactions differ from the recorded one; empty if they are the same."""
+    """Return a description of how the topics in `targets` differ from the recorded topic; empty if they don't."""
     recorded = ledger.newest_run.identified("topicId", route) if ledger.newest_run else None
     others = sorted(each for each in targets if recorded and _one_spelling(each) != _one_spelling(recorded))
     return f"{route and f'{route}.'}topicId was {recorded}, is now {', '.join(others)}" if others else ""
@@ -131,7 +138,7 @@ def _one_spelling(identity: str) -> str:
 
 
 def lost_version(problem: RewindRequiredError) -> RetriableError:
-    """Return the error for a write whose planning finds that an earlier version lost transactions after its decision.
+    """Return the error for a write if its planning finds that an earlier version lost transactions after its decision.
 
     A batch write has no logs to rewind, so the user has to write the lost version again.
     """

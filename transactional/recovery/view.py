@@ -32,5 +32,5 @@ class QueryView:
 
     @property
     def sources(self) -> str:
-        """Digest of the micro-batch's source lines."""
+        """The digest of the micro-batch's source lines."""
         return sources_digest(self.lines)

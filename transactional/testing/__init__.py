@@ -1,7 +1,7 @@
-"""Test tools for authors of sinks (public): test classes, a fake clock, and a store in memory with sinks.
+"""Public test tools for authors of sinks: test classes, a fake clock, and an in-memory store with sinks.
 
-Subclass `SinkConformance` in a pytest module; `StoreMatrix` adds tests for wrong stores. `FakeClock` is a clock that
-your test moves forward. `MemoryTransactions` is a store in memory, and `RecordingSink`, `FailingSink` and
+Subclass `SinkConformance` in a pytest module; `StoreMatrix` adds tests with a wrong store. `FakeClock` is a clock that
+your test moves forward. `MemoryTransactions` is an in-memory store, and `RecordingSink`, `FailingSink` and
 `BlockingSink` write to it.
 """
 

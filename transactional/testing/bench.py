@@ -29,11 +29,11 @@ POLL_SECONDS = 0.05  # between two checks of a store that answers late
 
 
 _open: list[TwoPhaseCommitSink[Any, Any]] = []
-"""The sinks of the running test that are not closed."""
+"""The sinks of the running test that are not closed yet."""
 
 
 def opened(sink: TwoPhaseCommitSink[Any, Any]) -> TwoPhaseCommitSink[Any, Any]:
-    """Return the sink, and close it at the end of the test: it may have connections."""
+    """Register a sink, so that it is closed at the end of the test (it may have connections), and return it."""
     _open.append(sink)
     return sink
 
@@ -72,7 +72,7 @@ class Bench:
         self._begin_run()
 
     def _begin_run(self) -> None:
-        """Do what the driver does before any task begins."""
+        """Do what a driver does before any task begins: check the store, and claim the run."""
         with self._closing() as sink:
             sink.identify()
             guard_run(sink, None)
@@ -104,7 +104,7 @@ class Bench:
         return TransactionContext(self.query, number, partition, attempt, self.prefix, uuid.uuid4().hex[:16])
 
     def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
-        """Return the history of this query according to a journal; `known` sets further fields of `History`."""
+        """Return a `History` of this query, as if read from a journal; `known` sets further fields."""
         return History(self.query, position, binding, **{"known": position, **known})
 
     def refuses(self, history: History) -> bool:
@@ -123,7 +123,7 @@ class Bench:
         return seen, self.claim()
 
     def claim(self, mark: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Claim the prefix for a new run, or plan again in this mark's run. Return the mark, read back from JSON."""
+        """Claim the prefix for a new run, or continue the run of `mark`. Return the mark, read back from JSON."""
         with self._closing() as sink:
             made: dict[str, Any] = json.loads(json.dumps(dict(guard_run(sink, mark))))
         return made
@@ -206,7 +206,7 @@ class Bench:
             )
 
     def seen(self) -> list[int]:
-        """Return the rows that are visible now."""
+        """Return the numbers of the rows that are visible now, sorted."""
         return sorted(self._suite.visible(self.options))
 
     def must_see(self, numbers: Sequence[int]) -> None:
@@ -240,7 +240,7 @@ class Bench:
 
     @contextmanager
     def process(self) -> Iterator[SinkProcess]:
-        """Start another process with this sink, and kill it at the end."""
+        """Start another process with this sink, and kill the process at the end of the block."""
         process = SinkProcess(self._suite.sink_type, self.options, self._suite.schema())
         try:
             yield process
@@ -252,17 +252,17 @@ class Bench:
         return process.ask(**self.words(what, *handles))
 
     def words(self, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a command to commit, abort, sweep or connect, for `order`."""
+        """Return the command `what` (commit, abort, sweep, ...) with these handles, for `SinkProcess.ask`."""
         about = {"queryId": self.query, "prefix": self.prefix, "checkpoint": self.checkpoint.id}
         return {"do": what, "handles": [dict(h) for h in handles], **about}
 
     def die_in_commit(self, process: SinkProcess, line: int | None, *handles: Mapping[str, Any]) -> int | None:
-        """Run a commit in a child process, which is killed before one line of the sink's code; see `lines_until_death`."""
+        """Run a commit in a fork of the process, which is killed before its `line`-th line; see `lines_until_death`."""
         lines: int | None = process.ask(**self.words("die", *handles), line=line)["lines"]
         return lines
 
     def torn(self, handles: Mapping[tuple[int, int], Mapping[str, Any]], before: Sequence[int]) -> str:
-        """Return an error text about a commit that may have been killed; empty if the commit's effects are correct.
+        """Check the effects of a commit that may have been killed. Return an error text, or "" if all is correct.
 
         Readers must see all rows of a handle or none of them; if `commitsTogether` is true, all rows of the checkpoint or none.
         The store must not have the checkpoint's id before its rows. `inspect` must report the same state that readers see.

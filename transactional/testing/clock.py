@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FakeClock:
-    """Test clock that moves only when a test calls `advance` or the code calls `sleep`.
+    """A test clock that moves only when a test calls `advance` or the code calls `sleep`.
 
     Parameters
     ----------
@@ -17,7 +17,7 @@ class FakeClock:
         self.passed = 0.0
 
     def now(self) -> float:
-        """Return the seconds since the epoch."""
+        """Return the seconds since the epoch, by this clock."""
         return self._start + self.passed
 
     def monotonic(self) -> float:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses):
-    """Test class that checks whether a sink keeps the contract of `TwoPhaseCommitSink`.
+    """A test class that checks whether a sink fulfills the contract of `TwoPhaseCommitSink`.
 
     Subclass it in a pytest module: its methods are the tests. Set `sink_type`, define a fixture ``sink_options``, and
-    override `visible`. If your rows are not one text column ``value``, override `schema` and `batch` as well. A child process
-    must be able to import the sink.
+    override `visible`. If your rows need other columns than one text column ``value``, override `schema` and `batch` as
+    well. A child process must be able to import the sink.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         raise NotImplementedError
 
     def unfinished(self, options: Mapping[str, str]) -> int | None:
-        """Return how many transactions are open or prepared at the store; None (the default) if unknown."""
+        """Return how many transactions are open or prepared in the store; None (the default) if unknown."""
         return None
 
     def quiet(self, options: Mapping[str, str]) -> bool | None:
@@ -93,7 +93,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         return None
 
     def schema(self) -> pa.Schema:
-        """Return the schema of the rows."""
+        """Return the schema of the test's rows. The default is one text column ``value``."""
         import pyarrow as pa
 
         return pa.schema([pa.field("value", pa.string())])
@@ -156,7 +156,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
     def test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """A process is killed before each line of the sink's code that a commit runs. Another process commits again."""
+        """Processes are killed at different lines of the sink's code during a commit. Another process commits again."""
         bench = Bench(self, sink_options)
         seen: list[int] = []
         with bench.process() as process:
@@ -243,7 +243,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([1, 2])
 
     def test_a_late_commit_of_an_earlier_checkpoint_leaves_the_newest(self, sink_options: Mapping[str, str]) -> None:
-        """A driver that was replaced may repeat the commit of an earlier checkpoint after its successor's commits."""
+        """If a replaced driver repeats an earlier checkpoint's commit, `newestCheckpoint` still returns the newest."""
         bench = Bench(self, sink_options)
         first, second, earlier = bench.prepare([1]), bench.prepare([2], number=1), bench.checkpoint
         bench.commit(first)
@@ -285,7 +285,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([1, 2])
 
     def test_lingering_transactions_are_swept_and_known_ones_kept(self, sink_options: Mapping[str, str]) -> None:
-        """A sweep keeps the transactions that an unsettled journal entry names."""
+        """A sweep aborts leftover transactions, but keeps those that an unsettled journal entry names."""
         bench = Bench(self, sink_options)
         known, lingering = bench.prepare([1]), bench.prepare([2], partition=1)
         assert bench.sweep([known]) >= 1
@@ -341,7 +341,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
     # -- an older copy of the location ------------------------------------------------------------------------------
 
     def test_a_commit_that_the_journal_does_not_know_is_found(self, sink_options: Mapping[str, str]) -> None:
-        """A sink that keeps ids or evidence detects an older copy of the location, which would write rows twice."""
+        """A sink that keeps ids or evidence detects an older copy of the location, which would duplicate rows."""
         name = Options(sink_options).get("transactionalIdPrefix", str(uuid.uuid4()))
         bench = Bench(self, sink_options, name, name)  # if the user sets no prefix, the query id is the prefix
         sink = bench.sink()

@@ -14,8 +14,8 @@ from typing import Any
 from transactional.sink import TwoPhaseCommitSink
 
 VISITS = 2
-"""The number of times that the same line is counted. With 2, processes are killed in both rounds of a loop over two
-handles."""
+"""The maximum number of times that the same line is counted. With 2, processes are killed in both rounds of a loop over
+two handles."""
 
 
 def lines_until_death(sink: TwoPhaseCommitSink[Any, Any], act: Callable[[], object], line: int | None) -> int | None:
@@ -75,7 +75,7 @@ class _Lines:
 
 
 def _code_of(kind: type) -> tuple[Collection[str], tuple[str, ...]]:
-    """Return the files and folders with the code of a sink's classes: a class's package, or its module if it has no package."""
+    """Return the files and folders with the code of a sink's classes: a class's package or, without one, its file."""
     files, folders = set(), set()
     for each in kind.__mro__:
         module = sys.modules[each.__module__]

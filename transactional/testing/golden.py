@@ -14,7 +14,7 @@ from transactional.testing.bench import Bench
 
 
 class GoldenHandles:
-    """The part of `SinkConformance` that tests with the handles in `golden_handles`."""
+    """The part of `SinkConformance` that tests the handles in `golden_handles`."""
 
     golden_handles: ClassVar[Path | None] = None
     keyed_by_data: ClassVar[Collection[str]] = ()
@@ -55,7 +55,7 @@ class GoldenHandles:
 
 
 def shape(value: Any) -> Any:
-    """Return a JSON value in which the names of types replace all values. A list keeps only its first item."""
+    """Return the shape of a JSON value: type names replace the values, and a list keeps only its first item."""
     if isinstance(value, Mapping):
         return {key: shape(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -19,7 +19,7 @@ CONNECT_SECONDS = 10.0
 
 
 class LostAnswers:
-    """The part of `SinkConformance` that loses answers of the store."""
+    """The part of `SinkConformance` that tests a connection on which the store's answers get lost."""
 
     def throughProxy(self, options: Mapping[str, str], forward: Callable[[str, int], int]) -> Mapping[str, str] | None:
         """Return the options, but with the address of a proxy in front of the store.
@@ -33,7 +33,7 @@ class LostAnswers:
         options : Mapping[str, str]
             A sink's options.
         forward : Callable[[str, int], int]
-            Starts a proxy in front of a host and port of the store. Returns the proxy's port at 127.0.0.1.
+            Starts a proxy in front of a host and port of the store. Returns the proxy's port on 127.0.0.1.
         """
         return None
 
@@ -105,7 +105,7 @@ class _Wire:
 
     @contextmanager
     def proxy(self, host: str, port: int) -> Iterator[int]:
-        """Forward connections to a store; yield the port to connect to."""
+        """Run a proxy that forwards connections to a store, and yield the proxy's port."""
         socket.create_connection((host, port), CONNECT_SECONDS).close()  # raises here if nothing listens there
         connections: list[_Connection] = []
         with socket.create_server((HOST, 0)) as listener:
@@ -127,7 +127,7 @@ class _Wire:
 
 
 class _Connection:
-    """One connection of a client. All data that the store sends after a request is one answer."""
+    """A client's connection through a proxy. All data from the store between two requests counts as one answer."""
 
     def __init__(self, wire: _Wire, client: socket.socket) -> None:
         self._wire, self._client = wire, client
@@ -160,7 +160,7 @@ class _Connection:
             self._client.sendall(data)
 
     def end(self) -> None:
-        """Close both sides."""
+        """Close both sides of the connection: to the client, and to the store."""
         for end in self._ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

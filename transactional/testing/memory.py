@@ -1,4 +1,4 @@
-"""A store of transactions in memory, and sinks that write to it."""
+"""An in-memory store of transactions, and sinks that write to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Transaction:
 
 
 class MemoryTransactions:
-    """A store in memory, for tests. Each transaction in it is open, prepared, committed or aborted.
+    """An in-memory store for tests. Each transaction in it is open, prepared, committed or aborted.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class MemoryTransactions:
         return [row for t in self._transactions.values() if t.state == "committed" for row in t.rows]
 
     def context(self, number: int) -> TransactionContext:
-        """Return the context that a transaction was opened with."""
+        """Return the context with which a transaction was opened."""
         return self._transactions[number].context
 
     def _find(self, number: int) -> _Transaction:
@@ -140,14 +140,14 @@ class MemoryTransactions:
 
 
 class RecordingSink(ShowsLater, TwoPhaseCommitSink[int, MemoryHandle]):
-    """Test sink that keeps its rows in memory and records its calls.
+    """A test sink that keeps its rows in memory and records its calls.
 
     Parameters
     ----------
     options : Options
     schema : pyarrow.Schema
     store : MemoryTransactions, optional
-        The store in memory; pass one to share it among several sinks.
+        The in-memory store; pass one to share it among several sinks.
 
     Attributes
     ----------
@@ -229,7 +229,7 @@ class RecordingSink(ShowsLater, TwoPhaseCommitSink[int, MemoryHandle]):
 
 
 class FailingSink(RecordingSink):
-    """`RecordingSink` whose methods raise the errors that a test sets.
+    """A `RecordingSink` whose methods raise the errors that a test sets.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ class FailingSink(RecordingSink):
 
 
 class BlockingSink(RecordingSink):
-    """`RecordingSink` whose methods wait until a test releases them.
+    """A `RecordingSink` whose methods wait until a test releases them.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ALL_RUNS = 2**31
-"""A run number higher than any real one, so that every transaction is before a cut-off at this run."""
+"""A run number higher than any real one. A sweep with this number as its cut-off covers every run."""
 
 ANSWER_SECONDS = 120.0  # a sink's process imports its clients first; on a loaded machine that takes tens of seconds
 
@@ -53,7 +53,7 @@ class SinkProcess:
         )
 
     def send(self, **order: Any) -> None:
-        """Send a command without waiting; `answer` returns the answer later."""
+        """Send a command without waiting for the answer, which `answer` returns later."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -135,5 +135,5 @@ def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> 
 
 
 def checkpoint_of(query: str, prefix: str, number: int = 1) -> DecidedCheckpoint:
-    """Return a decided checkpoint, to call `commit` with."""
+    """Return a decided checkpoint with this id, to pass to `commit`."""
     return DecidedCheckpoint(id=number, batches=(0,), timestamp=0, queryId=query, prefix=prefix)

@@ -17,7 +17,7 @@ class SeveralProcesses:
     """The part of `SinkConformance` that runs several processes, and kills some of them."""
 
     def test_commit_and_abort_raced_by_two_processes_end_in_one(self, sink_options: Mapping[str, str]) -> None:
-        """One process commits a handle while another aborts it. Each of them wins at least once."""
+        """One process commits a handle while another aborts it. Their answers agree, and each wins at least once."""
         suite: Any = self
         bench = Bench(suite, sink_options)
         expected: list[int] = []
@@ -96,7 +96,7 @@ class SeveralProcesses:
         bench.must_see([2])
 
     def test_a_prepared_transaction_survives_the_death_of_its_process(self, sink_options: Mapping[str, str]) -> None:
-        """One process prepares and is killed. Another process commits."""
+        """After a process has prepared transactions and is killed, another process can commit or abort them."""
         suite: Any = self
         bench = Bench(suite, sink_options)
         with bench.process() as victim:

@@ -45,12 +45,12 @@ before a batch write."""
 
 
 class StoreMatrix(ClosesSinks):
-    """Test class that checks that a sink never writes into a wrong store: an older copy, an empty one, or a different one.
+    """A test class that checks that a sink never writes into an older copy of its store, an empty one, or another one.
 
-    Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests cause each
-    kind of damage to the store, each at several moments of a query, with the real coordinator. The query must stop with an
-    error of the catalogue, and no row may become visible. When the original store is back, the query must continue, and in
-    the end every row must be visible exactly once.
+    Use it as a mixin of `SinkConformance`, and implement `takeCopy`, `putBack`, `remove` and `replace`. The tests cause
+    each kind of damage to the store, each at several moments of a query, with the real coordinator. The query must stop
+    with a documented error, and no row may become visible. When the original store is back, the query must continue,
+    and in the end every row must be visible exactly once.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ class StoreMatrix(ClosesSinks):
             query.preview_rewind()
 
     def test_an_older_copy_is_never_written_into_under_another_prefix(self, sink_options: Mapping[str, str]) -> None:
-        """Checkpoint ids belong to the query, not to the prefix under which they were committed."""
+        """A new prefix does not hide that the store is an older copy, because checkpoint ids belong to the query."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])
@@ -270,7 +270,7 @@ class _Query:
         self._done = batch
 
     def request(self, times: int) -> None:
-        """Write entries to the journal that decide nothing. They must not hide that the journal is an older copy."""
+        """Write requests to the journal. They decide nothing, and must not hide that the journal is an older copy."""
         journal = Journal(self.journal)
         journal.load()
         for _ in range(times):
@@ -294,7 +294,7 @@ class _Query:
         return all(found)
 
     def tasks(self, batch: int, numbers: Sequence[int]) -> list[Acknowledgement | None]:
-        """Plan a micro-batch, run its task, and return the task's message."""
+        """Plan a micro-batch, run its one task, and return a list with the task's message."""
         sink = self._sink()
         plan = self._coordinator(batch, sink).plan()
         arrow = self._suite.batch(numbers)
@@ -325,7 +325,10 @@ class _Query:
             self.run(3 if self.journal is self.newest else 2, [3])
 
     def must_stop(self, messages: list[Acknowledgement | None], anyhow: bool) -> None:
-        """Check that the query's next step, or the start after it, fails. Unless `anyhow`, the error must be a lasting one."""
+        """Check that the query's next step fails or, after an error that allows a restart, that the restart fails.
+
+        Unless `anyhow`, the error must be a permanent one.
+        """
         with pytest.raises(TwoPhaseCommitError) as stopped:
             self.go_on(messages)
         if isinstance(stopped.value, (FencedError, RetriableError)):  # nothing is decided, so start the query again

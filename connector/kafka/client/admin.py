@@ -76,7 +76,7 @@ class KafkaAdmin(ClusterAdmin):
         self._coordinators: dict[str, int] = {}
 
     def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the node id of each transactional id's coordinator. Remember it until `forget_coordinator` is called."""
+        """Return the node id of each transactional id's coordinator, and remember it until `forget_coordinator`."""
         from kafka.protocol.metadata import FindCoordinatorRequest
 
         wanted = list(dict.fromkeys(ids))
@@ -173,7 +173,7 @@ class KafkaAdmin(ClusterAdmin):
     def transactional_ids(self, states: Sequence[str] = ()) -> list[str]:
         """Return the transactional ids in these states, or all ids if no state is given.
 
-        A new coordinator can omit some of its ids.
+        A broker that has only just become a coordinator may omit some of its ids.
         """
         return sorted({each.transactional_id for each in self._transactions(states, ())})
 

@@ -1,4 +1,4 @@
-"""Ask several brokers about the same topics, because a single broker may have outdated metadata. *Driver*."""
+"""Ask several brokers about the same topics, because one broker may have outdated metadata. Only the driver asks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from transactional.clock import Clock
 from transactional.errors import RetriableError
 
 ENOUGH: Final = 2
-"""The number of brokers that must answer before a topic counts as deleted or created again; one if there is only one broker."""
+"""The number of brokers that must answer before a topic counts as deleted or created again. If the cluster has only one
+broker, one answer is enough."""
 
 ASKED_AT_MOST: Final = 5
 """The maximum number of brokers that are asked."""
@@ -31,7 +32,7 @@ class TopicView:
 
 
 AskEach = Callable[[ClientConfig, Sequence[str], Clock], Sequence[Mapping[str, TopicView]]]
-"""The type of `ask_each_broker`."""
+"""The type of `ask_each_broker`, and of a function that is used in its place."""
 
 
 def ask_each_broker(
@@ -57,7 +58,7 @@ def ask_each_broker(
 
 
 def _answers(connection: KafkaConnection, topics: Sequence[str]) -> list[dict[str, TopicView]] | None:
-    """Ask the brokers once and return their answers; None if too few brokers gave a clear answer."""
+    """Ask several brokers about the topics, once. Return their answers; None if too few brokers gave a clear answer."""
     nodes = sorted({broker.node_id for broker in connection.ask(lambda: _request(())).brokers})[:ASKED_AT_MOST]
     answers = []
     for answer in connection.send_all([(node, _request(topics)) for node in nodes]):

@@ -1,4 +1,4 @@
-"""Checks before the first row: a broker answers, a client accepts its settings, and the consumer group may be used."""
+"""Check that a broker answers, that a client accepts its settings, and that this user may use a consumer group."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ other 10 s."""
 
 GROUP_SECONDS: Final = 5.0
 GROUP_PAUSE_SECONDS: Final = 0.1
-"""Time limit of `check_group`, and the pause between its attempts. The first request about any consumer group makes the
-brokers create the topic for all groups' offsets."""
+"""The pause between the attempts of `check_group`. The first attempts may fail, because the first request about any
+consumer group makes the brokers create the topic for all groups' offsets."""
 
 _LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"})
 _FATAL: Final = _LOGIN | {"_SSL", "TOPIC_AUTHORIZATION_FAILED"}
 """Connection errors that would occur again on every attempt."""
 
 _NO_TOPIC: Final = "__consumer_offsets"
-"""The topic that `check_brokers` asks for. A metadata request without a topic would list every topic of the cluster."""
+"""The topic that `check_brokers` asks about. Without a topic, the request would list every topic of the cluster."""
 
 
 def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> AdminClient:
-    """Check that a broker answers, and return the client for further requests. *Called on the driver, before the first row*."""
+    """Check that a broker answers, and return a client for further requests. If none answers, raise an error."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -81,7 +81,7 @@ def _unusable(config: ClientConfig, fatal: list[str], reason: str) -> StoreError
 
 
 def check_reader(config: ClientConfig) -> None:
-    """Check that a consumer accepts the settings, without a connection. *Called on the driver, before the first row*."""
+    """Check that a consumer accepts the settings, without a connection. The driver calls this before the first row."""
     from confluent_kafka import Consumer, KafkaException
 
     # Without an address, the consumer does not connect. The login was already checked; checking it again costs a token.
@@ -93,7 +93,7 @@ def check_reader(config: ClientConfig) -> None:
 
 
 def check_group(admin: AdminClient, config: ClientConfig, group: str, deadline: Deadline | None = None) -> None:
-    """Check that this user may commit offsets to a consumer group. *Called on the driver, at* ``load()``.
+    """Check that this user may commit offsets to a consumer group. The driver calls this in ``load()``.
 
     If the group's coordinator is loading or moving, or if no broker answers, the check ends without an error, because the
     group's offsets are for monitoring only.

@@ -44,7 +44,7 @@ def _at_least_one(text: str) -> str:
 
 @dataclass(frozen=True)
 class Renamed:
-    """A setting that has another name, or another unit, in librdkafka."""
+    """The rule for a Java setting that has another name, or another unit, in librdkafka."""
 
     to: str  # librdkafka's name.
     unit: str = ""  # How the value changes, for the docs; empty if it does not change.
@@ -54,14 +54,14 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Ignored:
-    """A setting that can be ignored, because it does not change any row here. `reason` is for the log and the docs."""
+    """The rule for a setting that is ignored, because it changes no row here. `reason` is for the log and the docs."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A setting that can't be used here, and that would do harm if it were ignored. `way` says what to do instead."""
+    """The rule for a setting that can't be used here, and must not be ignored. `way` says what to do instead."""
 
     way: str
 
@@ -182,7 +182,7 @@ JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
     "ssl.provider": _JAVA_SSL,
     "ssl.secure.random.implementation": _JAVA_SSL,
 }
-"""Java's name, without ``kafka.`` → how it is translated."""
+"""The rule for each of Java's settings, by the setting's name without ``kafka.``."""
 
 READ_ONLY: Final = frozenset(
     {
@@ -201,7 +201,7 @@ READ_ONLY: Final = frozenset(
         "queued.min.messages",
     }
 )
-"""librdkafka's settings that only readers use. The sink ignores them, as Java's producers do."""
+"""The librdkafka settings that only readers use. The sink ignores them, as Java's producers do."""
 
 WRITE_ONLY: Final = frozenset(
     {
@@ -230,12 +230,12 @@ WRITE_ONLY: Final = frozenset(
         "transaction.timeout.ms",
     }
 )
-"""librdkafka's settings that only writers use. The source ignores them, as Java's consumers do."""
+"""The librdkafka settings that only writers use. The source ignores them, as Java's consumers do."""
 
 
 @dataclass(frozen=True)
 class Translation:
-    """The user's settings in librdkafka's names."""
+    """The user's settings, translated to librdkafka's names."""
 
     settings: Mapping[str, str]
     origins: Mapping[str, str]  # librdkafka's name → the user's name, without ``kafka.``, if the names differ.
@@ -272,7 +272,7 @@ def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
 
 
 def as_markdown() -> str:
-    """Return the table for `docs/security.md`."""
+    """Return a table of Java's settings and their translations, as Markdown for `docs/security.md`."""
     lines = ["| `kafka.` | becomes |", "|---|---|"]
     for key, rule in JAVA_SETTINGS.items():
         match rule:

@@ -80,7 +80,7 @@ class ClusterAdmin(KafkaConnection):
         """Return the end offset of each partition, and its leader's epoch.
 
         The end offset is the high watermark or, with `committed`, the last stable offset. Each request carries the leader's
-        epoch, so that a replaced leader rejects the request and does not answer from an outdated log.
+        epoch, so that a replaced leader rejects the request instead of answering from an outdated log.
         """
         left = set(partitions)
         known = dict(topics)
@@ -152,7 +152,7 @@ class ClusterAdmin(KafkaConnection):
         return {config.name: config.value for config in result.configs if config.value is not None}
 
     def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return two mappings by feature: the level in effect, and the highest level that the answering broker supports."""
+        """Return, by feature name, the levels in effect, and the highest levels that the answering broker supports."""
         from kafka.protocol.metadata import ApiVersionsRequest
 
         answer = self.ask(

@@ -35,7 +35,7 @@ SOURCE_FORBIDDEN: Mapping[str, str] = {
     "partition.assignment.strategy": "the source assigns partitions itself and joins no group.",
     "transactional.id": "a source writes nothing.",
 }
-"""Keys (without ``kafka.``) that the source rejects → what to do instead."""
+"""The settings (without ``kafka.``) that the source rejects, each with the reason or with what to do instead."""
 
 SINK_FORBIDDEN: Mapping[str, str] = {
     "transactional.id": "set transactionalIdPrefix; the sink makes each task's transactional id from it.",
@@ -46,20 +46,21 @@ SINK_FORBIDDEN: Mapping[str, str] = {
     "message.timeout.ms": "the sink derives it from kafka.transaction.timeout.ms.",
     "delivery.timeout.ms": "the sink derives it from kafka.transaction.timeout.ms.",
 }
-"""Keys (without ``kafka.``) that the sink rejects → what to do instead."""
+"""The settings (without ``kafka.``) that the sink rejects, each with the reason or with what to do instead."""
 
 _FIXED: Mapping[str, tuple[frozenset[str], str]] = {
     "enable.idempotence": (frozenset({"true"}), "transactions need true, which is the default."),
     "acks": (frozenset({"all", "-1"}), "transactions need all, which is the default."),
     "request.required.acks": (frozenset({"all", "-1"}), "transactions need all, which is the default."),
 }
-"""Keys for which the sink accepts only the values that it uses anyway → these values, and the reason."""
+"""Settings for which the sink accepts only the values that it uses anyway, each with these values and the reason."""
 
 _SPARK_HIDES: Final = re.compile(r"secret|password|token|access[.]?key|url", re.IGNORECASE)
-"""Names of options that Spark hides: the defaults of spark.redaction.regex and spark.sql.redaction.options.regex."""
+"""Matches the names of options whose values Spark hides by default (the settings spark.redaction.regex and
+spark.sql.redaction.options.regex)."""
 
 _KAFKA_PYTHON: Mapping[str, str] = {"client.id": "client_id", "client.dns.lookup": "client_dns_lookup"}
-"""librdkafka's name → kafka-python's, for settings that are neither addresses nor security."""
+"""kafka-python's names, by librdkafka's names, for the settings that concern neither addresses nor security."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class ClientConfig:
         return replace(self, settings={**self.settings, key: value})
 
     def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
-        """Return the settings for confluent-kafka. Keyword arguments override them; write dots as underscores."""
+        """Return the settings for confluent-kafka. Keyword arguments override them; each ``_`` stands for a dot."""
         more = {key.replace("_", "."): value for key, value in extra.items()}
         return {**security.for_librdkafka(self.settings), **more}
 
@@ -110,23 +111,23 @@ class ClientConfig:
                 ) from None
 
     def scrub(self, text: str) -> str:
-        """Return the text with all secrets of the settings hidden, because clients quote secrets in their errors."""
+        """Return the text with the values of secret settings hidden, because clients quote them in their errors."""
         for key, value in self.settings.items():
             if hides_value(key) and value:
                 text = text.replace(value, "(hidden)")
         return text
 
     def warn_of_ignored(self) -> None:
-        """Warn about the settings that have no effect here. *Called on the driver, once per start.*"""
+        """Warn about the settings that have no effect here. The driver calls this once per start."""
         for key, reason in self.ignored.items():
             _log.warning("%s ignores the option kafka.%s: %s", self.name, key, reason)
 
     def warn_of_shown(self) -> None:
         """Warn about each option that may hold a secret and that Spark does not hide in query plans (``DataFrame.explain``).
 
-        *Called on the driver, once per load of the source.* A sink's options need no warning: Spark 4.2 shows them
-        neither in plans nor in the UI or the event log. ``ssl.key.pem`` needs none either: `check_security` rejects a
-        key that is not encrypted.
+        The driver calls this each time the source is loaded. A sink's options need no warning: Spark 4.2 shows them
+        neither in plans nor in the UI or the event log. ``ssl.key.pem`` needs no warning either: `check_security`
+        rejects a key that is not encrypted.
         """
         for key, value in self.settings.items():
             if value and hides_value(key) and not _SPARK_HIDES.search(key) and key != "ssl.key.pem":
@@ -160,7 +161,10 @@ def client_config(
     forbidden: Mapping[str, str],
     defaults: Mapping[str, str] | None = None,
 ) -> ClientConfig:
-    """Check the user's options ``kafka.*``, and return them as a client configuration."""
+    """Check the user's ``kafka.*`` options, add the defaults, and return the client configuration.
+
+    `forbidden` has the settings that the format rejects, without ``kafka.``, and what to do instead.
+    """
     given = {key.removeprefix("kafka."): text.strip() for key, text in options.passthrough.items()}
     if not given.get(BOOTSTRAP):
         raise OptionError(

@@ -25,7 +25,7 @@ CONNECT_SECONDS: Final = 20.0
 other 10 s."""
 
 REQUEST_SECONDS: Final = 30.0
-"""Time limit of one request, including retries while a coordinator or leader moves. A failover takes a few seconds."""
+"""The time limit for one request, including retries while a coordinator or leader moves, which takes a few seconds."""
 
 REASON_SECONDS: Final = 5.0
 """The maximum time to search for the reason why a request timed out."""
@@ -205,7 +205,7 @@ class KafkaConnection:
         return list(answers)
 
     def ask(self, request: Callable[[], Any], node: Callable[[], int] | None = None) -> Any:
-        """Send one request to a node (by default, to any), and return the answer. If the connection breaks, try again."""
+        """Send a request to a broker (by default, any), and return the answer. If the connection breaks, try again."""
 
         def attempt() -> Any:
             target = node() if node else self._manager.least_loaded_node()
@@ -226,7 +226,10 @@ class KafkaConnection:
         return int(self._manager.broker_version_data.api_version(request, **limit))
 
     def supported_versions(self) -> Mapping[int, tuple[int, int]]:
-        """Return the lowest and the highest version of each request that the first broker supports, by the request's number."""
+        """Return, for each request, the lowest and the highest version that a broker supports.
+
+        The keys are the requests' numbers in the protocol. The broker is the one to which the client connected first.
+        """
         return dict(self._manager.broker_version_data.api_versions)
 
     def until(self, attempt: Callable[[], ResponseT | None], what: str) -> ResponseT:

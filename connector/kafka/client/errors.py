@@ -7,7 +7,7 @@ from transactional.errors import OptionError, StoreError, StoreUnreachableError
 
 
 def error_name(code: int) -> str:
-    """Return the name and number of a protocol error: ``PRODUCER_FENCED (90)``."""
+    """Return the name and number of a protocol error, for example ``PRODUCER_FENCED (90)``."""
     import_kafka()
     from kafka.errors import for_code
 

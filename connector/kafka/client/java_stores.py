@@ -30,7 +30,7 @@ _STORES: Final[Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]]] = {
         },
     ),
 }
-"""Java's name of a store → how to export the store, and (for the type PEM) Java's keys → librdkafka's settings."""
+"""For each of Java's stores: how to export it and, for the type PEM, librdkafka's settings for each of its keys."""
 
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
 
@@ -38,7 +38,7 @@ _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", r
 def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Translate Java's PEM stores into librdkafka's settings. For other stores, raise an error with commands to export them.
 
-    Return the settings, and for each translated setting the name that the user wrote.
+    Return all settings and, for each translated setting, the name that the user wrote.
     """
     settings, origins = dict(given), dict[str, str]()
     for store, (export, keys) in _STORES.items():

@@ -53,7 +53,7 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
 
 
 def give_back(admin: KafkaAdmin) -> None:
-    """Keep an admin for the next call.
+    """Keep an admin for the next call of `borrow_admin`, in place of the one that was kept before.
 
     Close it instead if one of its requests has no answer, its caller failed, or the admin is too old.
     """
@@ -75,7 +75,7 @@ def give_back(admin: KafkaAdmin) -> None:
 
 
 def _let_go(key: tuple[Any, ...], end: threading.Timer) -> None:
-    """Close an idle admin, unless it was borrowed in the meantime."""
+    """Close an admin that was idle for `IDLE_SECONDS`, unless it was borrowed in the meantime."""
     with _lock:
         idle = _idle.get(key)
         if idle is None or idle.end is not end:

@@ -53,7 +53,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class StableEnd:
-    """A leader's answer about a `Witness`: whether the rows before it still exist, and are committed or aborted."""
+    """A leader's answer about the rows before a `Witness`: whether they exist, and how their transactions ended."""
 
     # Why the leader can't answer; empty if it can. If it can't, ignore `stable`, `cut_at` and `aborted`.
     gone: str = ""
@@ -101,12 +101,12 @@ class PartitionAdmin:
         return self._admin.until(attempt, "the open transactions of partitions") if left else {}
 
     def stable_ends(self, witnesses: Sequence[Witness]) -> list[StableEnd]:
-        """Return the partition leaders' answers about witnesses, in the order of the witnesses.
+        """Ask the partition leaders about the rows before each witness, and return the answers in the same order.
 
-        One `read_committed` fetch returns the stable offset and the aborted transactions. The leader epoch in the request
-        makes the broker also report from which offset on the log has changed since the witness was recorded. The request
-        asks for no bytes, but each answer still contains one batch, of one partition. Witnesses of the same partition are
-        sent in separate requests, without waiting in between.
+        One `read_committed` fetch returns the stable offset and the aborted transactions. If the log has changed since
+        the witness was recorded, the leader epoch in the request makes the broker also report the offset of the change.
+        The request asks for no bytes, but each answer still contains one batch, of one partition. Witnesses of the same
+        partition are sent in separate requests, without waiting in between.
         """
         ends: dict[int, StableEnd] = {}
         asked = dict(enumerate(witnesses))
@@ -173,7 +173,7 @@ class PartitionAdmin:
         return self._admin.until(attempt, f"the end offsets of {topic}")
 
     def ends(self, topic: str) -> dict[Partition, tuple[int, int]]:
-        """Return each partition's stable offset and high watermark. Partitions whose leader does not answer are omitted."""
+        """Return each partition's stable offset and high watermark. Omit partitions whose leaders do not answer."""
         return self._ends(topic, self._admin.topics([topic], ()).get(topic))
 
     def _ends(self, topic: str, info: TopicInfo | None) -> dict[Partition, tuple[int, int]]:
@@ -235,7 +235,7 @@ class PartitionAdmin:
         return self._infos({partition.topic for partition in partitions}, partitions)
 
     def _infos(self, names: Collection[str], awaited: Collection[Partition]) -> dict[str, TopicInfo]:
-        """Return descriptions of topics from `KafkaAdmin.topics`, or from its last call if that was just now."""
+        """Return descriptions of topics: those of the last call if they are fresh (`FRESH_SECONDS`), else new ones."""
         now = self._admin.clock.monotonic()
         fresh = {name: info for name, (info, at) in self._seen.items() if name in names and now - at <= FRESH_SECONDS}
         if len(fresh) == len(names) and all(fresh[each.topic].leaders.get(each.number, -1) >= 0 for each in awaited):
@@ -245,7 +245,7 @@ class PartitionAdmin:
         return found
 
     def _complete(self, found: ResultT, done: bool) -> ResultT | None:
-        """Return `found`; None if answers are missing, so that the leaders are looked up again."""
+        """Return `found` if `done`. Otherwise forget the leaders, so that they are looked up again, and return None."""
         if done:
             return found
         self._seen.clear()
@@ -296,7 +296,7 @@ def _layers(witnesses: Mapping[int, Witness]) -> list[dict[Partition, int]]:
 
 
 def _passes(code: int, partition: Partition, request: str) -> bool:
-    """Return whether to repeat the request after this error code; False if the partition is gone."""
+    """Return whether to repeat the request after an error: False if the partition is gone. Raise unexpected errors."""
     if code in (TOPIC_DENIED, CLUSTER_DENIED):
         raise missing_right("READ", f"topic {partition.topic}")
     if code in MOVING or code == UNKNOWN_TOPIC:  # also from a broker that does not know the partition yet
@@ -319,7 +319,7 @@ def _describe(partitions: Sequence[Partition]) -> Any:
 
 
 def _fetched(answer: Any, names: Mapping[str, str]) -> Iterator[tuple[Partition, Any]]:
-    """Yield the partitions in a Fetch response. `names` maps topic ids to names: later versions than 12 name only the id."""
+    """Yield the partitions in a Fetch response. Since version 13, it has only topic ids; `names` maps ids to names."""
     if answer.error_code not in (NONE, *MOVING):
         raise StoreError("KAFKA_REFUSED", reason=f"Fetch: {error_name(answer.error_code)}")
     for topic in answer.responses if answer.error_code == NONE else ():

@@ -25,12 +25,13 @@ FETCH_BYTES: Final = 1 << 20
 """The size of one fetch. The broker returns at least one whole batch, even if it is larger."""
 
 JUDGE_SECONDS: Final = 300.0
-"""Time limit of the search for one marker. The marker usually follows the witness directly. If the coordinator wrote the
-marker only at the transaction's timeout, other producers' rows come first, and are read at tens of megabytes per second."""
+"""The time limit for the search for one marker. The marker usually follows the witness directly. If the coordinator
+wrote it only when the transaction timed out, other producers' rows come first, and are read at tens of megabytes per
+second."""
 
 OFFSET_OUT_OF_RANGE: Final = 1
 GONE: Final = frozenset({3, 100, 103, 104})
-"""Error codes which mean that the requested topic no longer exists, or was created again."""
+"""Error codes that mean that the requested topic no longer exists, or was created again."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Verdict:
 
 
 def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witness) -> Verdict:
-    """Search a partition's log, from the witness on, for the marker that ended a transaction there.
+    """Search a partition's log, starting at the witness, for the marker that ended a transaction there.
 
     The transaction's marker has the epoch `epoch` (EndTxn below version 5) or the next epoch (version 5, time-outs, fencing).
     The first such marker at or after the witness belongs to this transaction: every later transaction of the producer has a
@@ -127,7 +128,7 @@ def _why_unreadable(part: Any, witness: Witness) -> str:
 
 
 def _ending(batch: Any, producer_id: int, epoch: int, witness: Witness) -> Ending:
-    """Return which marker of this producer a record batch is; ``UNKNOWN`` if it is none, or an earlier one."""
+    """Return the outcome that a record batch shows if it is this transaction's marker; else ``UNKNOWN``."""
     ours = batch.producer_id == producer_id and batch.producer_epoch in (epoch, epoch + 1)
     if not (batch.is_control_batch and ours and batch.last_offset >= witness.offset):
         return Ending.UNKNOWN

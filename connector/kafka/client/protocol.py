@@ -9,7 +9,7 @@ from connector.kafka.client.connection import KafkaConnection
 from transactional.errors import StoreError
 
 NO_ID: Final = "00000000-0000-0000-0000-000000000000"
-"""The id of a topic from a broker that gives topics no ids."""
+"""The topic id that a broker reports if it does not support topic ids."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ of these requests, the sink would miss some losses, because the fields that show
 
 
 def check_protocol(connection: KafkaConnection, bootstrap_servers: str) -> None:
-    """Check that a broker supports the requests of an exactly-once sink. Nothing is sent.
+    """Check that a broker supports the requests of an exactly-once sink. This sends no request.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def check_protocol(connection: KafkaConnection, bootstrap_servers: str) -> None:
 
 
 def check_topic_id(topic: str, topic_id: str) -> None:
-    """Check that a topic has an id. Raises StoreError ``KAFKA_REFUSED``."""
+    """Check that a topic has an id. If it has none, raise `StoreError` ``KAFKA_REFUSED``."""
     if topic_id == NO_ID:
         reason = f"the brokers give {topic} no id, so the query could not notice that the topic was re-created"
         raise StoreError("KAFKA_REFUSED", reason=reason)

@@ -9,7 +9,7 @@ from connector.kafka.client.admin import KafkaAdmin
 from transactional.finding import Finding, good, warning
 
 SKIPS_MARKERS: Final = 30
-"""The highest metadata.version of brokers of release 4.3. Of these, 4.3.0 and 4.3.1 may leave out markers."""
+"""The highest metadata.version that brokers of release 4.3 support. Brokers 4.3.0 and 4.3.1 may leave out markers."""
 
 
 def check_release(admin: KafkaAdmin) -> Iterator[Finding]:

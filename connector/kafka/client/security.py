@@ -36,16 +36,16 @@ _BOOLEANS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("true", "t", "1"), "true"),
     **dict.fromkeys(("false", "f", "0"), "false"),
 }
-"""librdkafka's spellings of a boolean, in lower case → the value. librdkafka ignores case."""
+"""The value (true or false) for each of librdkafka's spellings of a boolean, in lower case. librdkafka ignores case."""
 
 _FILES: Final = ("ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 
 Invalid = Callable[[str, str, str], OptionError]
-"""A function that returns the error for a setting. Arguments: its key, its value, and the expected form."""
+"""The type of a function that takes a setting's key, its value and the expected form, and returns the error."""
 
 
 class Secret(str):
-    """A string that clients can use, but that does not appear in the repr of their settings."""
+    """A string that clients can use, but that is hidden in the repr of their settings."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class Secret(str):
 
 
 def check_security(name: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Check protocol, mechanism and certificates, and return the settings in a uniform form.
+    """Check protocol, mechanism and certificates, and return the settings with normalized values (``SSL`` for ``ssl``).
 
     This needs no connection. It only checks that files exist, and does not read them.
     """
@@ -239,7 +239,7 @@ def _provider(source: TokenSource) -> Any:
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-        """A `TokenSource` in the form that kafka-python expects."""
+        """Adapts a `TokenSource` to the interface that kafka-python expects."""
 
         def token(self) -> str:
             return source.token().text

@@ -1,4 +1,4 @@
-"""TLS: a context for kafka-python that trusts the same certificates as librdkafka, and the reasons of failed handshakes."""
+"""Make a TLS context for kafka-python that trusts the same certificates as librdkafka. Find out why handshakes fail."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from connector.kafka.client.errors import invalid_option
 from transactional.errors import StoreError
 
 HANDSHAKE_SECONDS: Final = 5.0
-"""Time limit of an extra handshake that finds out why librdkafka's own handshake failed."""
+"""The time limit for an extra handshake, which finds out why librdkafka's own handshake failed."""
 
 LISTEN_SECONDS: Final = 0.5
-"""The time to wait for data that a broker sends right after the handshake."""
+"""The time to wait for an error after an extra handshake. With TLS 1.3, a broker checks our certificate only then."""
 
 _NAMES: Final = (
     "kafka.bootstrap.servers and the brokers' advertised.listeners must use names that the brokers' certificates contain; "
@@ -42,7 +42,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "alert": "the brokers do not accept this client's certificate: check kafka.ssl.certificate.location",
     "": "",
 }
-"""Part of OpenSSL's reason → what to do. The first entry that matches is used."""
+"""Advice for failed handshakes, by a part of OpenSSL's reason. The first entry that matches is used."""
 
 
 def is_tls(settings: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""OAUTHBEARER: one source of tokens for both client libraries. It reuses each token for most of the token's lifetime."""
+"""Get OAUTHBEARER tokens from one source for both client libraries. Each token is reused for most of its lifetime."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CLIENT_ID: Final = "sasl.oauthbearer.client.id"
 CLIENT_SECRET: Final = "sasl.oauthbearer.client.secret"
 
 REQUEST_SECONDS: Final = 8.0
-"""Time limit of one request to the token endpoint, because librdkafka waits only 10 s for its first token."""
+"""The time limit for one request to the token endpoint, because librdkafka waits only 10 s for its first token."""
 
 REUSED_PART: Final = 0.7
-"""The fraction of its lifetime for which a token is reused. After 0.8 of the lifetime, librdkafka asks for a new token,
-and must not get the old one."""
+"""The fraction of a token's lifetime during which it is reused. After 0.8 of the lifetime, librdkafka asks for a new
+token, and must not get the old one."""
 
 UNKNOWN_LIFE_SECONDS: Final = 300.0
 """The assumed lifetime of a token if neither the endpoint nor the token says when it expires."""
@@ -58,7 +58,7 @@ class TokenSource:
         return cls(tuple(sorted((k, v) for k, v in settings.items() if k.startswith(("sasl.oauthbearer.", "https.")))))
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
-        """Return a token for confluent-kafka's ``oauth_cb``. *Called in each client's process, in a separate thread.*"""
+        """Return a token for confluent-kafka. Each client calls this, as its ``oauth_cb``, in a separate thread."""
         token = self.token()
         return token.text, token.expires, token.principal, dict(token.extensions)
 

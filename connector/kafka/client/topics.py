@@ -67,12 +67,12 @@ class TopicInfo:
 
 
 def listed(partitions: Sequence[Partition]) -> str:
-    """Return the names of the first partitions in a list, as text for a message."""
+    """Return the names of the first ten partitions as text for a message, with ``...`` if there are more."""
     return ", ".join(map(str, partitions[:SHOWN])) + (", ..." if len(partitions) > SHOWN else "")
 
 
 def lineage_namespace(servers: str) -> str:
-    """Return OpenLineage's namespace of a cluster, which names the first broker of `servers` (``host:port,host:port``)."""
+    """Return a cluster's OpenLineage namespace, with the first broker's address in `servers` (``host:port,...``)."""
     return f"kafka://{servers.partition(',')[0].strip()}"
 
 

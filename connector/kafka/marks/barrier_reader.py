@@ -1,4 +1,4 @@
-"""Read new records of a barrier topic. *Driver's source process*."""
+"""Reads the records of a barrier topic, on the driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 SECONDS: Final = 30.0
-"""Time limit of one read of the topic's records."""
+"""Time limit, in seconds, for one read of the topic's records."""
 
 READING: Final[Mapping[str, Any]] = {
     "enable.auto.commit": False,
@@ -29,7 +29,7 @@ Record = tuple[int, "bytes | None"]
 
 
 class ReadsMarks(Protocol):
-    """A reader of a barrier topic. These are the methods that `Alignment` calls."""
+    """The methods of a barrier topic's reader that `Alignment` calls."""
 
     def begin(self, offset: int) -> None:
         """Set the offset at which `read_to` continues."""

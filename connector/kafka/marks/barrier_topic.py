@@ -40,8 +40,7 @@ CREATE_SECONDS: Final = 30.0
 _lock = threading.Lock()
 
 _kept: dict[tuple[Any, ...], BarrierTopic] = {}
-"""This process's barrier topics, by their settings. They are kept, because a producer costs a connection and is used only once
-per checkpoint."""
+"""The `BarrierTopic` objects of this process, by their settings. They are reused, to save connections."""
 
 
 class BarrierTopic:
@@ -222,7 +221,10 @@ def stable_ends(
 
 
 def newest_mark(settings: Mapping[str, Any], topic: str, *, exact: bool = False) -> Mark | None:
-    """Return the newest checkpoint's mark in a barrier topic; None if there is none. If `exact`, skip marks that are not."""
+    """Return the newest checkpoint's mark in a barrier topic; None if there is none.
+
+    If `exact`, skip marks at which a query that follows the topic can't stop.
+    """
     reader = BarrierReader({**settings, "group.id": "barrier-kafka-marks"}, topic)
     try:
         first, end = reader.range()

@@ -18,7 +18,7 @@ Ends = Mapping[Partition, int]
 
 @dataclass(frozen=True)
 class Passed:
-    """A mark up to which a query has read all rows: the last such mark of its channel. It is stored in the query's offsets."""
+    """The last mark of a channel up to which a query has read all rows. The query's offsets store it."""
 
     query: str  # The query that wrote the mark.
     checkpoint: int
@@ -26,7 +26,7 @@ class Passed:
     lineage: Lineage
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON, as the offset log stores it."""
+        """Return the mark as the offset log stores it."""
         lineage = dict(sorted(self.lineage.items()))
         return {"checkpoint": self.checkpoint, "lineage": lineage, "offset": self.offset, "query": self.query}
 
@@ -39,7 +39,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Followed:
-    """A mark that a query has not passed yet. Its offsets are parsed only when needed: there may be thousands."""
+    """A mark that a query has not passed yet. Its offsets, perhaps thousands, are parsed only when they are needed."""
 
     topic: str  # The barrier topic.
     offset: int  # The offset of the mark's record in the barrier topic.
@@ -55,7 +55,7 @@ class Followed:
 
     @property
     def timestamp(self) -> int:
-        """When the mark's checkpoint was decided, in milliseconds since the epoch."""
+        """The time at which the mark's checkpoint was decided, in milliseconds since the epoch."""
         return self.checkpoint.timestamp
 
     @property
@@ -116,8 +116,8 @@ class Channel:
         The query's positions in the topics that the marks describe. If `at` is None, the channel begins with the first mark
         that is at or after the query's position in every partition, and skips earlier marks.
     reads : frozenset[str], optional
-        The topics that the source reads, if other sources of the query read the others. By default, it reads all. With `reads`,
-        no mark is skipped, because another source may begin there.
+        The topics that the source reads, if other sources of the query read the rest. By default, the source reads all
+        topics. With `reads`, no mark is skipped, because another source may begin there.
     tail : bool
         Whether the caller needs only the newest marks, to find the newest cut. In that case, a mark that does not
         follow the previous mark raises no ``MARKS_DISAGREE``: the channel drops the earlier marks, and begins again
@@ -132,7 +132,7 @@ class Channel:
     is_exact : bool
         Whether the query can stop at `newest`.
     ids : Mapping[str, str]
-        The name of each topic that the newest mark describes → the topic's id.
+        The id of each topic that the newest mark describes, by the topic's name.
     at_ends : Ends or None
         For each partition, the offset that the mark `at` names: the checkpoint's rows are before it. None if this channel has
         not read the mark's record.
@@ -186,7 +186,7 @@ class Channel:
             self.size += len(followed.value)
 
     def _read_again(self, at: Passed, mark: Mark) -> None:
-        """Read the mark `at` again: set the offsets and the topic ids that `at` does not store."""
+        """Set the offsets and topic ids that `at` does not store. `mark` is the same mark, read from the topic."""
         new = mark.checkpoint
         if new.checkpoint != at.checkpoint:
             reason = (
@@ -239,7 +239,10 @@ class Channel:
         return None
 
     def pass_to(self, at: Passed) -> bool:
-        """Make a mark in `ahead` the last passed mark. If it is not there, return False: read the channel again."""
+        """Make `at` the last passed mark, and return True.
+
+        If `at` is not in `ahead`, return False: the caller has to read the channel again.
+        """
         if self.at == at:
             return True
         for index, followed in enumerate(self.ahead):

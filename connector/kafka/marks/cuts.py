@@ -1,4 +1,4 @@
-"""Pure functions that find cuts: sets that contain one mark of each channel, and whose marks agree on barriers.
+"""Finds cuts: sets that contain one mark from each channel, and whose marks agree on barriers. All functions are pure.
 
 In a cut, marks with a common origin contain the same barrier of that origin. In a channel, later marks never contain
 older barriers. So if you have two cuts and take the later of the two marks of each channel, you get a cut again. The
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 Lineage = Mapping[str, int]
-"""Origin → the newest barrier of that origin that a checkpoint contains."""
+"""The newest barrier of each origin that a checkpoint contains: origin → the barrier's number."""
 
 
 class Marked(Protocol):
@@ -25,7 +25,7 @@ class Marked(Protocol):
 
     @property
     def timestamp(self) -> int:
-        """When the mark's checkpoint was decided, in milliseconds since the epoch."""
+        """The time at which the mark's checkpoint was decided, in milliseconds since the epoch."""
 
 
 def next_cut(
@@ -80,7 +80,7 @@ def newest_cut(
 def cut_behind(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], start: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the first cut that passes at least `start` marks of each channel; None if there is no such cut yet."""
+    """Return the first cut that passes at least `start[channel]` marks of each channel; None if there is none yet."""
     cut = dict(start)
     while True:
         if any(passed > len(ahead[channel]) for channel, passed in cut.items()):
@@ -111,7 +111,10 @@ def are_related(lineages: Sequence[Lineage]) -> bool:
 
 
 def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | None:
-    """Return the origin whose barrier numbers decide where a lagging query stops; None if no single origin does."""
+    """Return the origin whose barrier numbers decide where a lagging query stops; None if no single origin does.
+
+    `lineages` and `queries` map each channel to a lineage, and to the query that wrote the marks.
+    """
     counted = Counter(origin for lineage in lineages.values() for origin in lineage)
     topics = [origin for origin in counted if "/" in origin]
     shared = [origin for origin, channels in counted.items() if channels > 1]

@@ -12,12 +12,12 @@ from transactional.checkpoint import CheckpointMark
 from transactional.errors import StoreError
 
 VERSION: Final = 1
-"""The version of the records in barrier topics."""
+"""The format version of the records in barrier topics."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A record of a barrier topic."""
+    """A record of a barrier topic: a checkpoint, and the offsets at which it ends in the output topic."""
 
     checkpoint: CheckpointMark
     # For each partition, the offset between this checkpoint and the next: all rows of this checkpoint and of earlier ones are
@@ -27,11 +27,11 @@ class Mark:
 
     @property
     def key(self) -> bytes:
-        """The record's key."""
+        """The record's key: the query and the number of the checkpoint, as JSON."""
         return json.dumps([self.checkpoint.query, self.checkpoint.checkpoint]).encode()
 
     def to_json(self) -> bytes:
-        """Return the record's value."""
+        """Return the record's value, as JSON."""
         topics: dict[str, Any] = {name: {"id": self.ids[name], "ends": {}} for name in sorted(self.ids)}
         for (topic, number), end in sorted(self.ends.items()):
             topics[topic]["ends"][str(number)] = end

@@ -1,4 +1,4 @@
-"""The data plane: moves rows between Arrow and librdkafka, without a Python object for each row.
+"""Moves rows between Arrow and librdkafka, without a Python object for each row.
 
 `library` has the C functions of the librdkafka that confluent-kafka has loaded. `rows` finds the addresses of rows in
 Arrow's buffers, and `producer` sends these rows. If these modules can't be used (a different layout of the library,

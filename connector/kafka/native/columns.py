@@ -21,11 +21,11 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "headers": (c_int64, (c_void_p, c_int64, *([c_void_p] * 7))),
     "destroy": (None, (c_void_p, c_int64, c_void_p)),
 }
-"""Name without ``columns_`` → result and arguments, as in ``columns.c``."""
+"""The result type and the argument types of each function, as in ``columns.c``; names are without ``columns_``."""
 
 
 class Columns:
-    """The helper's functions, as attributes. Each call releases the interpreter lock."""
+    """The functions of the compiled helper, as attributes. Each call releases the interpreter lock."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
@@ -40,7 +40,7 @@ class Columns:
 
 @lru_cache(maxsize=1)
 def native_columns() -> Columns | None:
-    """Return the helper; None if it was not compiled during installation, or can't be loaded."""
+    """Return the compiled helper; None if it was not compiled during installation, or can't be loaded."""
     path = next(iter(sorted(Path(__file__).parent.glob("_columns*.so"))), None)
     problem: object = "no C compiler was present during installation"
     if path is not None:

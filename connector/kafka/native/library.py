@@ -27,7 +27,7 @@ MAJOR: Final = 2
 ERROR_TEXT_BYTES: Final = 512
 
 INVALID_ARGUMENT: Final = -186
-"""``RD_KAFKA_RESP_ERR__INVALID_ARG``."""
+"""librdkafka's error code ``RD_KAFKA_RESP_ERR__INVALID_ARG``."""
 
 
 class Message(ctypes.Structure):
@@ -120,7 +120,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "message_headers": (c_int, (_POINTER, _POINTER)),
     "header_get_all": (c_int, (_POINTER, c_size_t, _POINTER, _POINTER, _POINTER)),
 }
-"""Name without ``rd_kafka_`` → result and arguments, as in ``rdkafka.h``."""
+"""The result type and the argument types of each function, as in ``rdkafka.h``; names are without ``rd_kafka_``."""
 
 
 class Library:
@@ -140,7 +140,7 @@ class Library:
         raise AttributeError(f"rd_kafka_{name} is not declared here")
 
     def configuration(self, settings: Mapping[str, Any]) -> int:
-        """Return a new ``rd_kafka_conf_t`` with these settings. The client that is made from the configuration then owns it."""
+        """Return a new ``rd_kafka_conf_t`` with these settings. A client that is made from it owns it."""
         made: int = self.conf_new()
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         for name, value in settings.items():
@@ -161,7 +161,7 @@ class Library:
         return made
 
     def check(self, error: int | None) -> None:
-        """Raise an ``rd_kafka_error_t`` as an exception, and free it. None means success."""
+        """Raise an exception for an ``rd_kafka_error_t``, and free it. If `error` is None, the call has succeeded."""
         if not error:
             return
         text = self.error_string(error).decode(errors="replace")
@@ -173,7 +173,7 @@ class Library:
         raise failure(code, text, *flags)
 
     def check_code(self, code: int) -> None:
-        """Raise an error code as an exception. 0 means success."""
+        """Raise the exception for an error code. The code 0 means success: do nothing."""
         if code:
             raise failure(code, self.text(code))
 
@@ -199,7 +199,7 @@ class Library:
         return 0, max(found, key=abs, default=0)
 
     def check_alive(self, client: int) -> None:
-        """If a client has failed permanently, raise the reason."""
+        """If a client has failed permanently, raise the error that made it fail."""
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         code = self.fatal_error(client, reason, ERROR_TEXT_BYTES)
         if code:
@@ -207,7 +207,10 @@ class Library:
 
 
 def failure(code: int, text: str, *flags: bool) -> Exception:
-    """Return confluent-kafka's exception. The `flags` say whether the error is fatal, is retriable, and requires an abort."""
+    """Return confluent-kafka's exception for an error code.
+
+    The `flags` say whether the error is fatal, whether it is retriable, and whether it requires an abort.
+    """
     from confluent_kafka import KafkaError, KafkaException
 
     return KafkaException(KafkaError(code, text, *flags))
@@ -215,7 +218,7 @@ def failure(code: int, text: str, *flags: bool) -> Exception:
 
 @lru_cache(maxsize=1)
 def native_library() -> Library | None:
-    """Return the library of this process; None if rows have to go through confluent-kafka's objects."""
+    """Return the C functions of this process's librdkafka; None if rows must go through confluent-kafka's objects."""
     if os.environ.get(OBJECTS_ONLY) == "1":
         return None
     import confluent_kafka

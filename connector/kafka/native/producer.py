@@ -19,7 +19,7 @@ and its size in bytes."""
 
 PRODUCER: Final = 0
 COPY, BY_ROW = 0x2, 0x8
-"""Flags of a batch call: copy the bytes before the call returns; each message names its partition."""
+"""Flags of a batch call: `COPY` copies the bytes before the call returns; `BY_ROW` lets each row name its partition."""
 PURGE_QUEUE, PURGE_IN_FLIGHT, PURGE_NO_WAIT = 0x1, 0x2, 0x4
 TOPIC_SECONDS: Final = 30.0
 """The time for which rows wait for a topic that no broker knows: the default of librdkafka's
@@ -112,7 +112,10 @@ class ArrowProducer:
         return taken
 
     def poll(self, timeout: float) -> int:
-        """Wait up to `timeout` seconds for delivery reports, and call `report` for rows that were not delivered."""
+        """Wait up to `timeout` seconds for delivery reports, and call `report` for rows that were not delivered.
+
+        Return the number of events that were handled.
+        """
         served: int = self._library.poll(self._client, _milliseconds(timeout))
         self._library.check_alive(self._client)
         return served
@@ -124,7 +127,10 @@ class ArrowProducer:
         return len(self)
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Drop rows that have not been delivered yet."""
+        """Drop undelivered rows: those still in the queue (`in_queue`), and those already sent (`in_flight`).
+
+        If `blocking`, wait until the queues are purged.
+        """
         flags = (PURGE_QUEUE if in_queue else 0) | (PURGE_IN_FLIGHT if in_flight else 0)
         self._library.purge(self._client, flags | (0 if blocking else PURGE_NO_WAIT))
 

@@ -1,4 +1,4 @@
-"""Addresses and lengths of the bytes of Arrow's rows, for a library that copies them from there."""
+"""Finds the addresses and lengths of the values in Arrow's buffers, for a library that copies the bytes from there."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def grouped(column: pa.Array) -> list[tuple[str, Array]]:
 
 
 def _bits(buffer: pa.Buffer, offset: int, count: int) -> Array:
-    """Return a bitmap's bits as booleans."""
+    """Return `count` bits of a bitmap, from the bit `offset` on, as booleans."""
     first = offset // 8
     some = np.frombuffer(buffer, np.uint8)[first : (offset + count + 7) // 8]
     return np.unpackbits(some, bitorder="little")[offset - first * 8 :][:count].astype(bool)

@@ -1,1 +1,1 @@
-"""The sink `2pc-kafka`. Spark registers `kafka_sink`; `end_txn` ends transactions; `readable` waits until rows can be read."""
+"""The sink `2pc-kafka`: `kafka_sink` implements it, `end_txn` ends transactions, `readable` waits for visible rows."""

@@ -34,7 +34,11 @@ def queue_rows(
     deliveries: Deliveries,
     check_topic: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Queue a chunk's rows in a producer. Rows of the same topic keep their order."""
+    """Queue a chunk's rows in a producer. Rows of the same topic keep their order.
+
+    If `topic` is None, the column ``topic`` names each row's topic. Each of these names is passed to `check_topic`
+    before the first row for that topic is queued.
+    """
     rows = np.zeros(chunk.num_rows, MESSAGE)
     names = chunk.schema.names
     rows["payload"], rows["len"], values = spans(chunk.column("value"))
@@ -77,7 +81,7 @@ def _queue(
 
 
 def _partitions(column: pa.Array, topic: str | None) -> np.ndarray[Any, Any]:
-    """Return each row's partition. A null becomes -1, so that the partitioner chooses the partition."""
+    """Return each row's partition number; for a null, -1, so that the partitioner chooses. Reject invalid numbers."""
     numbers, null = integers(column)
     wrong = numbers[~null & ((numbers < 0) | (numbers > LARGEST_PARTITION))]
     if len(wrong):

@@ -1,4 +1,4 @@
-"""Deliveries: whether queued rows have reached the brokers, and the errors for rows that have not."""
+"""Track whether queued rows have reached the brokers, and create the errors for rows that have not."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ if TYPE_CHECKING:
     from connector.kafka.native.producer import ArrowProducer
 
 FLUSH_SECONDS: Final = 0.05
-"""The time for which the sink first waits for deliveries after its last row. A small micro-batch needs no longer
-wait."""
+"""The length of the first wait for deliveries, after a task's last row. It is long enough for a small micro-batch."""
 
 PUSH_SECONDS: Final = 0.002
-"""The duration of the flush after a delivery: long enough for librdkafka's threads to notice the flush."""
+"""The length of the short flush after each delivery: long enough for librdkafka's threads to notice the flush."""
 
 LONG_PUSH_SECONDS: Final = 0.01
-"""The duration of the flush if nothing was delivered for a while. Perhaps the machine is busy, and librdkafka's threads
-did not notice the shorter flush."""
+"""The length of the flush if nothing has been delivered for a while. If the machine is busy, librdkafka's threads may
+not have noticed the shorter flush."""
 
 STEP_SECONDS: Final = 0.002
 LONGEST_STEP_SECONDS: Final = 0.064
-"""The first and the longest interval at which the sink checks whether rows were delivered. The interval doubles each
-time."""
+"""The longest interval between two checks whether rows were delivered. The interval starts at `STEP_SECONDS`, and
+doubles after each check."""
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL"})
-"""Errors that only result from an earlier error, and do not name its reason."""
+"""Names of librdkafka's errors that only result from an earlier error, and that do not give that error's reason."""
 
 
 class Deliveries:
-    """Takes a producer's reports of undelivered rows, and keeps the first error that does not result from an earlier error."""
+    """Collects a producer's reports of undelivered rows, and keeps the original error, not its consequences."""
 
     def __init__(self) -> None:
         self._error: KafkaError | None = None
@@ -48,26 +47,26 @@ class Deliveries:
         self._size = 0
 
     def report_message(self, error: KafkaError | None, message: Message) -> None:
-        """Record an error of confluent-kafka's delivery report. *Called inside poll and flush*."""
+        """Record the error in a delivery report, if any. confluent-kafka calls this inside `poll` and `flush`."""
         if error is not None:
             size = len(message.value() or b"") + len(message.key() or b"")
             self.report(error, message.topic(), message.partition(), size)
 
     def report(self, error: KafkaError, topic: str | None, partition: int | None, size: int) -> None:
-        """Record that a row of `size` bytes was not delivered. *Called inside poll and flush*."""
+        """Record that a row of `size` bytes was not delivered. A producer calls this inside `poll` and `flush`."""
         # If a batch is refused, each of its rows is reported. The largest row is the likely cause.
         larger = self._error is not None and error.code() == self._error.code() and size > self._size
         if self._error is None or larger or self._error.name() in CONSEQUENCES:
             self._error, self._partition, self._size = error, (topic, partition), size
 
     def check(self) -> None:
-        """Raise the error if any row was not delivered."""
+        """Raise an error if any row was not delivered."""
         if self._error is not None:
             raise write_error(self._error, *self._partition, self._size)
 
 
 def write_error(error: KafkaError, topic: str | None, partition: int | None, size: int) -> TwoPhaseCommitError:
-    """Return the error for a row, or for a call of the producer, that librdkafka rejected."""
+    """Convert librdkafka's error, about a rejected row or a failed call, into an error of this connector."""
     name, at = error.name(), f"{topic} [{'partition not chosen yet' if partition in (None, -1) else partition}]"
     reason = f"{name}, {error.str()}"
     parameters: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size, "target": at}
@@ -107,7 +106,7 @@ def no_topic_name(name: str) -> RowRefusedError:
 
 
 def not_queued(count: int, topic: str) -> RetriableError:
-    """Return the error for rows that the Kafka client did not queue, without giving a reason."""
+    """Return the error to raise if the Kafka client did not queue some rows, and gave no reason."""
     return RetriableError(
         "WRITE_FAILED", reason=f"{count} rows for {topic} were not queued, and the Kafka client gave no reason"
     )
@@ -116,8 +115,8 @@ def not_queued(count: int, topic: str) -> RetriableError:
 def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
     """Call a producer's poll or flush, and convert a fatal error into an error of this connector.
 
-    If confluent-kafka meets a fatal error while it reports deliveries, the call raises a SystemError. The SystemError's cause
-    is the fatal error, or is missing. If the cause is missing, the delivery reports give the reason.
+    If confluent-kafka meets a fatal error while it reports deliveries, the call raises a SystemError. The fatal error
+    may be attached to the SystemError as its cause. If it is not, the delivery reports give the reason.
     """
     from confluent_kafka import KafkaException
 
@@ -136,7 +135,7 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
 
 
 def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
-    """Wait until every queued row is delivered, and return 0. If the deadline passes first, return the number left."""
+    """Wait until all queued rows are delivered, and return 0. If the deadline passes first, return how many remain."""
     serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
     deliveries.check()
     return wait_for(producer, deliveries, lambda waiting: not waiting, deadline)
@@ -162,7 +161,7 @@ def wait_for(
     producer : confluent_kafka.Producer or ArrowProducer
     deliveries : Deliveries
     enough : Callable
-        Takes the number of rows that are not delivered.
+        Takes the number of undelivered rows, and returns True if the wait can end.
     deadline : Deadline, optional
     """
     waiting, steps = len(producer), _steps(producer)
@@ -177,7 +176,7 @@ def wait_for(
 
 
 def _steps(producer: Producer | ArrowProducer) -> Iterator[Callable[[], int]]:
-    """Yield the calls that wait for the next delivery, one after the other."""
+    """Yield calls of `flush` and `poll`, to be made one after the other until the next row is delivered."""
     yield partial(producer.flush, PUSH_SECONDS)
     seconds = STEP_SECONDS
     while True:
@@ -189,7 +188,7 @@ def _steps(producer: Producer | ArrowProducer) -> Iterator[Callable[[], int]]:
 
 
 def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:
-    """If an error only results from an earlier error, raise the earlier error, which the delivery reports name."""
+    """If an error only results from an earlier error, raise the earlier one, which is in the delivery reports."""
     if error.name() in CONSEQUENCES:
         serve(lambda: producer.poll(0), deliveries)
         deliveries.check()

@@ -29,7 +29,7 @@ ENDED_BY_REQUEST: Final = "ended by this request"
 
 
 class Answer(enum.Enum):
-    """The meaning of an answer to EndTxn for the transaction."""
+    """The meaning of a broker's answer to an EndTxn request: what happened to the transaction, or what to do next."""
 
     ENDED = "it ended as asked, now or earlier"
     RETRY = "nothing yet; ask again"
@@ -58,11 +58,11 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     53: Answer.REFUSED,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     35: Answer.REFUSED,  # UNSUPPORTED_VERSION
 }
-"""Error code of EndTxn → its meaning. Any other code means `REFUSED`; the error names it."""
+"""The meaning of each error code of EndTxn. Any other code means `REFUSED`, and the error that is raised names it."""
 
 
 def answer_for(answer: Any) -> Answer:
-    """Return the meaning of an answer. A broken connection counts as a coordinator that has moved."""
+    """Return the meaning of an answer to EndTxn. An exception means that the coordinator may have moved."""
     if isinstance(answer, Exception):
         return Answer.FIND_COORDINATOR
     return ANSWERS.get(int(answer.error_code), Answer.REFUSED)
@@ -108,7 +108,8 @@ class TransactionEnder:
     def abort_open(self, described: Mapping[str, Description], version: int, deadline: Deadline) -> int:
         """Abort and fence open transactions that no handle names, and return how many of them are aborted.
 
-        If an id has begun a new transaction since it was described, that transaction is not touched.
+        `described` has the description of each transaction, by transactional id. If a newer transaction has begun under
+        an id since then, the newer transaction is not touched.
         """
         transactions = [
             parse_handle(
@@ -132,7 +133,7 @@ class TransactionEnder:
         return sum(whole.state.outcome is Outcome.LOST for whole in wholes)
 
     def look(self, transactions: Sequence[Prepared]) -> list[HandleState]:
-        """Return the state of each transaction, with one request to each coordinator and one to each partition leader.
+        """Return the state of each transaction, according to its coordinator and to the leaders of its partitions.
 
         The coordinator's answer is not enough. The coordinator reports a transaction as open even if another program's marker
         has aborted it in a partition, or if an unclean leader election has cut off rows. Such a transaction is LOST, and the
@@ -147,7 +148,9 @@ class TransactionEnder:
         return [whole.state for whole in wholes]
 
     def ensure_readable(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[dict[str, Any]]:
-        """Wait until every row of committed transactions can be read. Write missing markers, and return a record of each.
+        """Wait until every row of committed transactions can be read, and return a record of each marker written.
+
+        If a coordinator has left out a marker, write the marker.
 
         See `connector.kafka.sink.readable`.
         """
@@ -202,7 +205,7 @@ class TransactionEnder:
         return state_from(transaction, description, 0.0) is None
 
     def of_other_clusters(self, transactions: Sequence[Prepared]) -> dict[int, Whole]:
-        """Return the state UNKNOWN for each transaction that belongs to another cluster, by index."""
+        """Return the state UNKNOWN, by index, for each transaction that belongs to another cluster."""
         return {
             index: Whole(
                 HandleState(
@@ -217,7 +220,7 @@ class TransactionEnder:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def _end_all(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
-        """End all transactions, or find out how they ended. All requests share the deadline."""
+        """Commit or abort all transactions, or find out how they already ended. All requests share the deadline."""
         self.admin.limit = deadline
         try:
             return self._settle(transactions, commit, deadline)
@@ -242,7 +245,11 @@ class TransactionEnder:
         return {index: whole for index, whole in wholes.items() if not whole.ongoing}
 
     def send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
-        """Send a request for each transaction, without waiting in between; return the answers, or the connections' errors."""
+        """Send a commit or abort request for each transaction. Return the answers, with connection errors in place.
+
+        The EndTxn requests are sent without waiting in between. Below version 5, an abort initializes the id instead,
+        which also fences the producer.
+        """
         from kafka.protocol.producer.transaction import EndTxnRequest
 
         nodes = self.admin.coordinators(transaction.name for transaction in transactions)
@@ -379,7 +386,7 @@ class _Ending:
         return True
 
     def _read(self, sendable: Sequence[int]) -> list[int]:
-        """Process the answers. Return the indexes of the transactions whose state must be checked."""
+        """Process the answers for the transactions at these indexes. Return the indexes whose state must be checked."""
         wanted = Whole(HandleState(Outcome.COMMITTED if self._commit else Outcome.LOST, evidence=ENDED_BY_REQUEST))
         to_judge: list[int] = []
         for index, answer in zip(sendable, self.answers, strict=True):

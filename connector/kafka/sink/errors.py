@@ -44,7 +44,7 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
 
 
 def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[object], state: str) -> RetriableError:
-    """Return the error for transactions whose markers are not visible yet. `state`: a sentence about them, without a period."""
+    """Return the error for transactions whose markers are not visible yet. `state` is a sentence without a period."""
     names = ", ".join(sorted({str(item) for item in partitions})[:PARTITIONS_NAMED])
     return RetriableError(
         "MARKERS_PENDING",
@@ -56,7 +56,7 @@ def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[objec
 
 
 def skipped_marker(what: str, reason: str, name: str, partition: Partition, opened: OpenTransaction) -> StoreError:
-    """Return the error for a marker that is missing and can't be written."""
+    """Return the error for a transaction (`what`) whose marker is missing in a partition and can't be written."""
     return StoreError(
         "MARKERS_SKIPPED",
         transaction=what,

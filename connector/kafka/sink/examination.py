@@ -13,11 +13,11 @@ from connector.kafka.sink.write_options import LONGEST_TIMEOUT_MS
 from transactional.finding import Finding, good, problem, unknown, warning
 
 MESSAGE_BYTES: Final = 1_048_588
-"""Kafka's default of message.max.bytes."""
+"""Kafka's default for message.max.bytes, the largest batch of rows that a broker accepts."""
 
 
 def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> Finding:
-    """Check whether the transactions' timeout is long enough. If it exceeds the brokers' limit, the sink raises an error."""
+    """Check whether the transaction timeout is long enough. If it exceeds the brokers' limit, `identify` rejects it."""
     most = admin.longest_timeout_ms()
     timeout = timeout_of(asked_ms, admin)
     if timeout == LONGEST_TIMEOUT_MS == most:

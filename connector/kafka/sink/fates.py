@@ -1,4 +1,4 @@
-"""Fates: how a transaction ended in each partition that it wrote to, and the resulting state of the whole transaction.
+"""Determine a transaction's fate in each partition that it wrote to, and from the fates, the transaction's state.
 
 The fates can differ. In a single partition, another program's marker can abort the transaction, an unclean leader election can
 cut off rows, or a broker can skip the marker (KAFKA-20734).
@@ -19,8 +19,8 @@ from connector.kafka.sink.handles import Prepared
 from transactional.sink import HandleState, Outcome
 
 LONGEST_MARGIN_SECONDS: Final = 90.0
-"""When a checkpoint is decided, each transaction must have this much time left, or a quarter of its timeout if that is less.
-The journal, the commit and a failover need this time."""
+"""The time that a transaction must have left when its checkpoint is decided; a quarter of its timeout if that is less.
+The decision is then written to the journal and committed, and a failover may come in between."""
 
 MOST_NAMED: Final = 5
 """The maximum number of partitions that one message names."""
@@ -73,7 +73,7 @@ class PartFate:
 
 @dataclass(frozen=True)
 class Whole:
-    """The state of a transaction in all of its partitions together."""
+    """The state of a whole transaction, across all partitions that it wrote to."""
 
     state: HandleState
     # Whether Kafka's transaction coordinator still reports the transaction as open. If so, it would obey a commit request, even
@@ -91,7 +91,7 @@ class Whole:
 
 
 def open_fates(partitions: PartitionAdmin, transactions: Sequence[Prepared]) -> list[list[PartFate]]:
-    """Return the fates of transactions that should be open, with all of their rows, in every partition that they wrote to."""
+    """Return each transaction's fate in every partition that it wrote to. The transactions are expected to be open."""
     opened = partitions.open_transactions(
         {part.partition for transaction in transactions for part in transaction.written}
     )
@@ -111,15 +111,17 @@ def ended_fates(
     together: bool = False,
     ask_leaders: bool = True,
 ) -> list[list[PartFate]]:
-    """Return the fates of transactions that should have ended, as `read_committed` readers see them.
+    """Return each transaction's fate in every partition that it wrote to. The transactions are expected to have ended.
+
+    A fate is what `read_committed` readers see.
 
     Parameters
     ----------
     partitions : PartitionAdmin
     transactions : Sequence[Prepared]
     together : bool
-        True if the transactions were open at the same time. One request per partition, for its last witness, is then
-        enough.
+        True if the transactions were open at the same time. One request per partition, at the highest offset of its
+        witnesses, is then enough.
     ask_leaders : bool
         True to ask the leaders which transactions are open. If False, a transaction counts as open until the stable
         offset is above the witness's offset.
@@ -158,7 +160,11 @@ def ended_fates(
 def _probe(
     partitions: PartitionAdmin, transactions: Sequence[Prepared], together: bool
 ) -> list[list[tuple[int, StableEnd]]]:
-    """For each transaction, ask the leaders of the partitions that it wrote to. Return each request's offset and answer."""
+    """Ask the leaders of all partitions that the transactions wrote to. Return each request's offset and answer.
+
+    The result has a list for each transaction, with an entry for each partition. If `together`, transactions share a
+    request at the highest offset.
+    """
     last: dict[tuple[Partition, str, int], int] = {}
     for part in (part for transaction in transactions for part in transaction.written) if together else ():
         key = (part.partition, part.topic_id, part.leader_epoch)
@@ -228,7 +234,7 @@ _BY_ENDING: Final = {
 
 
 def margin_of(timeout_ms: int) -> float:
-    """Return how many seconds of its timeout a transaction must have left when its checkpoint is decided."""
+    """Return how many seconds a transaction must have left, before it times out, when its checkpoint is decided."""
     return min(LONGEST_MARGIN_SECONDS, timeout_ms / 4000)
 
 
@@ -302,10 +308,11 @@ def with_markers(
     fates: Sequence[PartFate],
     now: float,
 ) -> Sequence[PartFate]:
-    """Return the fates. If the coordinator does not report the commit, check each committed fate by its commit marker.
+    """Check each committed fate against the partition's commit marker, unless the coordinator reports the commit.
 
-    A partition counts as committed if it does not list the transaction as aborted. But compaction removes aborted rows, and
-    later also the entry in that list. Then only the marker is evidence. If the marker is also gone, the fate is unknown.
+    Return all fates, checked where necessary. A partition counts as committed if it does not list the transaction as
+    aborted. But compaction removes aborted rows, and later also the entry in that list. After that, only the marker
+    proves the commit. If the marker is also gone, the fate is unknown.
     """
     if all(fate.fate is not Fate.COMMITTED for fate in fates):
         return fates

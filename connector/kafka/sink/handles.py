@@ -1,6 +1,6 @@
 """Prepared Kafka transactions: the facts with which any process can end a transaction, or find out later how it ended.
 
-A *handle* is the JSON mapping that is stored in the journal. The sink parses each handle once, into a `Prepared`.
+A *handle* is the JSON mapping that is stored in the journal. `parse_handle` converts it into a `Prepared`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from connector.kafka.client.topics import Partition
 from transactional.errors import StoreError
 
 FORMAT: Final = 2
-"""The version of `KafkaHandle`. Any other format is rejected."""
+"""The version of the format of `KafkaHandle`. Handles with any other version are rejected."""
 
 Key = tuple[str, int, int]
-"""Transactional id, producer id and epoch."""
+"""The identity of a transaction: its transactional id, producer id and producer epoch."""
 
 
 class KafkaHandle(TypedDict):
@@ -43,7 +43,7 @@ class KafkaHandle(TypedDict):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A parsed handle."""
+    """A prepared Kafka transaction, parsed from its handle."""
 
     handle: KafkaHandle  # The mapping that was parsed. The journal identifies the transaction by this mapping.
     name: str  # The transactional id.
@@ -57,7 +57,7 @@ class Prepared:
 
     @property
     def key(self) -> Key:
-        """The transaction's unique identity."""
+        """The transaction's identity: its transactional id, producer id and producer epoch."""
         return self.name, self.producer_id, self.producer_epoch
 
     @property
@@ -70,7 +70,7 @@ class Prepared:
 
 
 def parse_handle(handle: Mapping[str, Any]) -> Prepared:
-    """Parse a handle."""
+    """Parse a handle from the journal. If its format is not supported, raise ``FORMAT_UNKNOWN``."""
     version = handle.get("format")
     if version != FORMAT:
         raise StoreError(

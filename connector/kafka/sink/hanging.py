@@ -1,4 +1,4 @@
-"""Hanging transactions of a query: they have ended at their coordinator, but stay open in a partition forever.
+"""Find and end a query's hanging transactions, which have ended at their coordinator, but stay open in a partition.
 
 If a coordinator leaves out a marker (KAFKA-20734), the partition's readers are stuck. Worse, the hanging rows become part of
 the transactional id's next transaction: when that commits, aborted rows become readable. So hanging transactions are ended
@@ -56,10 +56,11 @@ def end_hanging(
 ) -> int:
     """Find a prefix's transactions that hang in a topic, write their missing markers, and return the number of markers.
 
-    Usually no reader is stuck, and this costs only two requests for offsets. A hanging transaction must be seen twice, one
-    second apart, because a leader that was paused and replaced may show transactions that ended long ago. If a coordinator is
-    still writing a transaction's markers, the function waits, because the coordinator may leave out one of them. Until then,
-    the leaders' answers prove nothing: a marker that is not replicated yet is lost if its leader is replaced.
+    Usually no reader is stuck, and this costs only two requests for offsets to each leader. A hanging transaction must
+    be seen twice, one second apart, because a leader that was paused and replaced may show transactions that ended long
+    ago. If a coordinator is still writing a transaction's markers, the function waits, because the coordinator may
+    leave out one of them. Until it has finished, the leaders' answers prove nothing: a marker that is not replicated
+    yet is lost if its leader is replaced.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ def end_hanging(
 
 
 def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -> StoreError | None:
-    """Write the marker of a hanging transaction. Return an error if the leader knows a newer epoch or coordinator."""
+    """Write the marker of a hanging transaction. If the leader has newer information, return an error (for a retry)."""
     version = admin.end_txn_version()
     above = transaction.description.producer_epoch - transaction.opened.epoch
     commit = ENDED.get(transaction.description.state)
@@ -137,7 +138,7 @@ def _stopped(transaction: _Hanging, reason: str) -> StoreError:
 def _find(
     admin: KafkaAdmin, partitions: PartitionAdmin, held: Collection[Partition], prefix: str, known: Collection[Key]
 ) -> tuple[list[_Hanging], bool]:
-    """Return the hanging transactions, and whether markers of any transaction are still being written."""
+    """Return the prefix's hanging transactions in these partitions, and whether markers are still being written."""
     opened = partitions.open_transactions(held)
     # Readers are stuck, but no transaction is open: its leader has a marker that is not replicated yet.
     ending = any(not producers for producers in opened.values())

@@ -1,4 +1,4 @@
-"""Write barriers for a topic that no query writes to: a mark of the topic's end, every few seconds."""
+"""Write barriers for a topic that no query writes to: every few seconds, a mark with the topic's end offsets."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
 PREFIX: Final = "barrier-inject."
-"""The prefix of the injector's transactional id. The barrier topic's name follows."""
+"""The beginning of the injector's transactional id. The rest of the id is the barrier topic's name."""
 
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 
 SECONDS: Final = 30.0
-"""Time limit of each request and of each write."""
+"""The time limit for each of the injector's requests and writes."""
 
 log = logging.getLogger(__name__)
 
 
 class Injector:
-    """A context manager that writes marks of a topic to a barrier topic.
+    """A context manager that writes marks for a topic to a barrier topic.
 
-    The topic is an origin: its barriers are numbered, and each mark stores one barrier's offsets in the topic. The newest
-    injector of a barrier topic fences all others.
+    Each mark is a numbered barrier, with the topic's end offsets at that moment. The newest injector of a barrier topic
+    fences all others.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class Injector:
         return mark
 
     def _check(self, ids: Mapping[str, str]) -> None:
-        """Check that a mark has the id of the topic that was found at the start."""
+        """Check that the topic's id in a mark is still the id that was found at the start, or raise an error."""
         if ids.get(self._topic) != self._identity:
             other, now = (
                 f"for the topic {self._topic} with the id {each}" for each in (ids.get(self._topic), self._identity)
@@ -146,7 +146,7 @@ class Injector:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Convert the client's errors into errors of this connector."""
+        """Convert the Kafka client's errors inside the block into errors of this connector."""
         from confluent_kafka import KafkaException
 
         try:
@@ -161,7 +161,7 @@ class Injector:
             raise RetriableError("KAFKA_TIMEOUT", reason=reason) from None
 
     def __exit__(self, *problem: object) -> None:
-        """Close the clients."""
+        """Drop the producer, and close the admin client."""
         self._producer = None
         if self._admin is not None:
             self._admin.close()

@@ -67,7 +67,7 @@ MOST_NAMED: Final = 100
 """The maximum number of partitions whose offsets a checkpoint records in the journal."""
 
 COMMITTED: Final = ("PrepareCommit", "CompleteCommit")
-"""Coordinator states of a committed transaction, until its id is used again."""
+"""The states in which a coordinator reports a committed transaction, until its transactional id is used again."""
 
 
 class KafkaSink(
@@ -83,7 +83,7 @@ class KafkaSink(
     NamesDatasets,
     TwoPhaseCommitSink[KafkaTransaction, KafkaHandle],
 ):
-    """Writes rows with the columns of Spark's Kafka sink into Kafka, exactly once for `read_committed` readers.
+    """Writes rows to Kafka, exactly once for `read_committed` readers. The columns are those of Spark's Kafka sink.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class KafkaSink(
 
     @property
     def exactly_once(self) -> bool:
-        """True if rows are written in transactions."""
+        """True if rows are written in transactions; False if the option ``deliveryGuarantee`` is ``at-least-once``."""
         return self._settings.exactly_once
 
     @property
@@ -140,7 +140,7 @@ class KafkaSink(
         return self._settings.timeout_ms
 
     def close(self) -> None:
-        """Release the connections that do not belong to a transaction."""
+        """Release the connections that do not belong to a transaction, and a warmed-up producer that was not used."""
         self._drop(self._warm)
         self._warm = None
         if self._admin is not None:
@@ -150,12 +150,12 @@ class KafkaSink(
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def warmUp(self, context: TransactionContext) -> None:
-        """Choose a transactional id, and connect a producer. The id is not initialized, so nothing changes at the brokers."""
+        """Choose a transactional id, and connect a producer. This changes nothing on the brokers."""
         if self._settings.exactly_once:
             self._warm = connect(self._settings, self._connect(), context, WARM_UP_SECONDS)
 
     def beginTransaction(self, context: TransactionContext) -> KafkaTransaction:
-        """Open a transaction with a free transactional id of the task's partition id."""
+        """Open a transaction with an unused transactional id for the task's partition."""
         if not self._settings.exactly_once:
             return begin_at_least_once(self._settings)
         transaction, self._warm = self._warm, None
@@ -165,12 +165,15 @@ class KafkaSink(
         return begin(self._settings, transaction)
 
     def write(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
-        """Queue a batch's rows."""
+        """Queue a batch's rows in the transaction's producer. They may be delivered later."""
         self._writer.write(_producer_of(transaction), batch, transaction.deliveries)
         transaction.rows += batch.num_rows
 
     def _check_named_topic(self, topic: str) -> None:
-        """Reject a row's topic that does not exist. Otherwise brokers might create a topic for a misspelled name."""
+        """Raise an error if a topic that a row names does not exist, unless the option ``createTopics`` is true.
+
+        Without this check, brokers might create a topic for a misspelled name.
+        """
         if not self._settings.creates_topics and topic not in self._driver_admin().topics([topic], ()):
             raise StoreError("UNKNOWN_TOPIC", option="topic", topic=topic)
 
@@ -179,21 +182,21 @@ class KafkaSink(
         return prepare(transaction, _producer_of(transaction), self._clock)
 
     def rollback(self, transaction: KafkaTransaction) -> None:
-        """Abort the transaction if that takes at most a few seconds. Otherwise the next sweep aborts it."""
+        """Try for a few seconds to abort the transaction. If this fails, the next sweep aborts it."""
         roll_back(transaction)
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
     @classmethod
     def ofOptions(cls, options: Options) -> KafkaSink:
-        """Return a sink for rows with the columns that these options need."""
+        """Create a sink from options alone, with a schema that fits the options."""
         import pyarrow as pa
 
         columns = [("key", pa.binary()), ("value", pa.binary())]
         return cls(options, pa.schema(columns if "topic" in options else [*columns, ("topic", pa.string())]))
 
     def checkStart(self, prefix: str | None) -> None:
-        """Check brokers, topic, timeout and rights, including the right to the id that the run will initialize."""
+        """Check brokers, topic, timeout and rights, including the right to initialize the id ``<prefix>.run``."""
         self.identify()
         if prefix is not None and self._settings.exactly_once:
             self._driver_admin().check_write(run_id(prefix))
@@ -222,7 +225,7 @@ class KafkaSink(
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the topics that got rows, as pairs of OpenLineage namespace and name."""
+        """Return the topics of the partitions in `output`, as pairs of an OpenLineage namespace and a topic name."""
         if "kafka.bootstrap.servers" not in options:
             return []
         namespace = lineage_namespace(options["kafka.bootstrap.servers"])
@@ -262,7 +265,7 @@ class KafkaSink(
         return identity
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that ``<prefix>.run`` was not initialized since the newest run, and that the journal lacks no commit.
+        """Check that no one initialized ``<prefix>.run`` after the newest run, and that the journal has every commit.
 
         A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms). After that, the check
         finds nothing. Before the first run, the id is checked only if the prefix is the query's id, because any other
@@ -309,7 +312,10 @@ class KafkaSink(
         return _began(handles)
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Initialize ``<prefix>.run``. If `mark` is given, only check that no other program has initialized the id again."""
+        """Initialize the transactional id ``<prefix>.run``, which fences older runs, and return the new run's mark.
+
+        If `mark` is given, only check that no other program has initialized the id since then.
+        """
         if not self._settings.exactly_once:
             return {}
         admin, name = self._driver_admin(), run_id(self._prefix())
@@ -335,14 +341,14 @@ class KafkaSink(
         )
 
     def lifetime(self) -> float | None:
-        """Return the transaction timeout, in seconds; None with at-least-once, and if transactions never expire."""
+        """Return the transaction timeout, in seconds; None if transactions never expire, or with at-least-once."""
         if not self._settings.exactly_once:
             return None
         timeout = timeout_of(self._settings.timeout_ms, self._driver_admin())
         return None if timeout == LONGEST_TIMEOUT_MS else timeout / 1000
 
     def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
-        """Return the ids of the topics that the transactions wrote to, in the notation of the source's offsets."""
+        """Return the ids of the topics that the transactions wrote to, in base64 as in the source's offsets."""
         return {short_id(part.topic_id) for handle in handles for part in parse_handle(handle).written}
 
     def output(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
@@ -388,11 +394,11 @@ class KafkaSink(
         return [prepared.handle for prepared in self._ender().abort(_parsed(handles), self._commit_deadline())]
 
     def inspect(self, handles: Sequence[KafkaHandle]) -> Sequence[HandleState]:
-        """Return the transactions' states, with one request to each coordinator and one to each partition leader."""
+        """Return the transactions' states, according to their coordinators and to the leaders of their partitions."""
         return self._ender().look(_parsed(handles)) if handles else []
 
     def sweep(self, known: Sequence[KafkaHandle], before: Cutoff) -> int:
-        """Abort open transactions with exactly our prefix, except those that `known` names, and end hanging transactions."""
+        """Abort this prefix's open transactions, except those in `known`. End hanging ones. Return how many ended."""
         admin = self._driver_admin()
         ours = self._ours(admin, sorted(BUSY))
         excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
@@ -411,7 +417,7 @@ class KafkaSink(
         return ended
 
     def _ours(self, admin: KafkaAdmin, states: Sequence[str]) -> list[str]:
-        """Return the transactional ids with exactly our prefix that are in these states."""
+        """Return the transactional ids that have exactly this sink's prefix and are in one of these states."""
         return ids_under(self._prefix(), admin.transactional_ids(states))
 
     # -- shared -----------------------------------------------------------------------------------------------------
@@ -468,9 +474,9 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
 
 
 def _is_marked(run: Description, mark: RunMark, late: int) -> bool:
-    """Return whether a run id has a mark's producer id, and an epoch that is at most `late` above the mark's epoch.
+    """Return whether `run` has the mark's producer id, and an epoch at most `late` above the mark's epoch.
 
-    Late requests of the query itself can have raised the epoch.
+    Delayed requests of the query itself may have raised the epoch.
     """
     return bool(run.producer_id == mark["producerId"] and 0 <= run.producer_epoch - mark["epoch"] <= late)
 

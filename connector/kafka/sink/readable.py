@@ -1,10 +1,10 @@
 """Wait until committed transactions are *readable*: every partition shows their rows.
 
 The answer NONE to EndTxn means only that the coordinator has decided. Usually the markers follow within milliseconds.
-If a partition has no leader, its marker is late. A broker can also leave out a marker forever (KAFKA-20734: 4.3.0 and
-4.3.1, partitions that had no leader at that moment). In that case, every `read_committed` reader of the partition is
-stuck. In another case readers lose the rows: another program wrote an abort marker into a partition, and the
-coordinator does not know it.
+If a partition has no leader, its marker is late. A broker of release 4.3.0 or 4.3.1 can also leave out a marker
+forever, if the partition has no leader at that moment (KAFKA-20734). In that case, every `read_committed` reader of the
+partition is stuck. Readers can also lose rows: another program may have written an abort marker into a partition,
+without the coordinator's knowledge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from transactional.sink import HandleState, Outcome
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
-"""First and longest pause between checks. Markers usually follow within 5 ms, or 200 ms in 200 partitions of one broker."""
+"""The first and the longest pause between checks. Markers usually follow within 5 ms; within 200 ms if one broker has
+to write to 200 partitions."""
 
 PATIENCE_SECONDS: Final = 0.1
 """The time to wait for markers before the sink asks the leaders what blocks readers. A leader describes all of its
@@ -119,7 +120,7 @@ class _Wait:
         return None
 
     def _still_open(self, transactions: Sequence[Prepared]) -> list[Prepared]:
-        """Return the transactions that are open in some partition, each with only these partitions."""
+        """Return the transactions that are still open in some partition, each reduced to those partitions."""
         return [
             replace(transaction, written=tuple(fate.part for fate in fates))
             for transaction in transactions
@@ -127,7 +128,7 @@ class _Wait:
         ]
 
     def _open_parts(self, transaction: Prepared) -> list[PartFate]:
-        """Return the fates in the partitions where it is not known yet how the transaction ended."""
+        """Return the transaction's fates in the partitions where its end is not visible yet, or not confirmed."""
         fates = self._seen[transaction.key].values()
         return [fate for fate in fates if fate.fate in (Fate.OPEN, Fate.PENDING) or self._doubts(transaction.key, fate)]
 
@@ -135,7 +136,7 @@ class _Wait:
         return fate.doubtful and (key, fate.part.partition) not in self._sure
 
     def _confirm(self, key: Key, fates: Sequence[PartFate]) -> None:
-        """Remember which of these doubtful fates a second check has confirmed."""
+        """Remember which of a transaction's doubtful fates a second check has confirmed."""
         for fate in fates:
             what = key, fate.part.partition
             if fate.doubtful and self._second.confirms(what, (fate.fate, fate.leader_epoch)):

@@ -1,4 +1,4 @@
-"""Write Arrow batches to librdkafka: the columns that the sink accepts, and how rows get into the producer's queue."""
+"""Check the columns of Arrow batches, and put their rows into the queue of a librdkafka producer."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ COLUMNS: Final[Mapping[str, str]] = {
     "topic": "string",
     "partition": "int",
 }
-"""The columns that the sink accepts (the same as Spark's Kafka sink) → Spark's names of their types."""
+"""The columns that the sink accepts (as Spark's Kafka sink does), with Spark's names for their types."""
 
 CHUNK_ROWS: Final = 10_000
-"""The maximum number of rows per call of librdkafka: enough for its batch call, but few compared to its queue
-(100,000)."""
+"""The maximum number of rows in one call of librdkafka: enough to benefit from its batch call, but few compared to its
+queue, which holds 100,000 rows."""
 
 CHUNK_BYTES: Final = 32 << 20
-"""The maximum number of bytes per call. It limits the copies of rows in Python objects and in librdkafka."""
+"""The maximum number of bytes in one call of librdkafka. This limits the memory for copies of the rows, in Python
+objects and in librdkafka."""
 
 QUEUED_BYTES: Final = 256 << 20
 """The maximum number of bytes that wait for delivery. If the user sets a lower buffer.memory, that is the limit."""
 
 USUAL_PART: Final = 4
-"""Usually, at most 1/4 of the limit waits for delivery. The size of the waiting rows is only an estimate; see
-`_Waiting`."""
+"""Usually, at most 1/4 of the maximum number of bytes waits for delivery. The size of the waiting rows is only an
+estimate; see `_Waiting`."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
-"""librdkafka's default of queue.buffering.max.messages."""
+"""librdkafka's default for queue.buffering.max.messages."""
 
 LARGEST_PARTITION: Final = 2**31 - 1
 
@@ -115,7 +116,7 @@ class RowWriter:
         self._waiting = _Waiting()
 
     def write(self, producer: Producer | ArrowProducer, batch: pa.RecordBatch, deliveries: Deliveries) -> None:
-        """Queue a batch's rows, and return before they are delivered."""
+        """Queue a batch's rows, after waiting for room in the queue. Return before the rows are delivered."""
         for chunk in self._chunks(batch):
             self._make_room(producer, chunk, deliveries)
             if isinstance(producer, ArrowProducer):
@@ -247,13 +248,13 @@ class RowWriter:
 
 
 class _Waiting:
-    """The bytes that wait for delivery. The producer counts only rows, so it is assumed that older rows are delivered first.
+    """Estimates how many bytes wait for delivery. The producer counts only rows, so the oldest are assumed to go first.
 
     Attributes
     ----------
     since_empty : int
-        The bytes that were queued since no row waited. No more bytes than these wait, even if the assumption is wrong.
-        It is wrong if the largest rows wait for a leader that does not answer.
+        The bytes that were queued since the queue was last empty. Never more bytes than these wait, even if the
+        assumption is wrong, for example because the largest rows wait for a leader that does not answer.
     """
 
     def __init__(self) -> None:
@@ -266,7 +267,7 @@ class _Waiting:
         self.since_empty += chunk.nbytes
 
     def bytes_of(self, rows: int) -> int:
-        """Return the size of the chunks that contain the last `rows` rows, and forget all other chunks."""
+        """Return the size of the chunks that contain the `rows` newest rows, and forget all other chunks."""
         while self._chunks and self._rows - self._chunks[0][0] >= rows:
             count, size = self._chunks.popleft()
             self._count(-count, -size)
@@ -296,7 +297,7 @@ def _text(value: Any) -> str:
 
 
 def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
-    """Return a row's headers in the client's form. Reject a header without a key, or with a zero byte in the key."""
+    """Return a row's headers as confluent-kafka expects them. Reject a missing key, and a key with a zero byte."""
     for number, header in enumerate(headers):
         if header is None or header["key"] is None:
             size = len(row["value"] or b"") + len(row["key"] or b"")

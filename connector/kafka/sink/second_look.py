@@ -1,4 +1,4 @@
-"""Second looks: no decision against a transaction is based on one answer of one broker.
+"""Confirm a judgment against a transaction by a second look, so that it does not depend on one answer from one broker.
 
 If a leader or a coordinator was paused and replaced, it answers for a moment with outdated information. A new leader, or a
 leader with slow followers, may have a marker in its log, but not show it yet. In both cases, a transaction can seem lost, open
@@ -15,7 +15,7 @@ from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from transactional.clock import Clock
 
 LOOK_SECONDS: Final = 60.0
-"""The time for which a check waits for markers, and for brokers to agree, if its caller sets no limit. By default, a
+"""The maximum time that a check waits for markers, and for brokers to agree, if its caller sets no limit. By default, a
 paused leader is replaced after 9 s; a leader that is collecting garbage resumes sooner."""
 
 
@@ -27,7 +27,7 @@ class SecondLook:
         self._first: dict[Hashable, tuple[Hashable, float]] = {}
 
     def confirms(self, what: Hashable, judgement: Hashable) -> bool:
-        """Return whether `what` has had only this judgment for at least `SECOND_LOOK_SECONDS`."""
+        """Return whether the judgment about `what` has been the same for at least `SECOND_LOOK_SECONDS`."""
         now = self._clock.monotonic()
         first, since = self._first.get(what, (None, now))
         if first != judgement:

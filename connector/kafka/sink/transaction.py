@@ -1,7 +1,8 @@
-"""A task's transaction, from its producer to its handle. *Executor*.
+"""Open, prepare and roll back a task's transaction.
 
-A prepared transaction outlives its producer: any process that knows transactional id, producer id and epoch can end it. So a
-task returns these three and drops its producer. It does not close the producer, because that would abort the transaction.
+A prepared transaction outlives its producer: any process that knows its transactional id, producer id and epoch can end
+it. So a task returns these three and drops its producer. It does not close the producer, because that would abort the
+transaction.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
 WARM_UP_SECONDS: Final = 5.0
-"""Time limit for the requests of a task that still waits for its first row. It applies to all of the admin's requests together,
-and to each of the producer's two requests. If no row comes, the task can end only after these requests. A request that was
-already sent, or a connection to brokers that do not respond, has its own limit: up to 40 s in all."""
+"""The time limit for the requests of a task that is still waiting for its first row. It applies to all of the admin's
+requests together, and to each of the producer's two requests. If no row comes, the task can end only after these
+requests. A request that was already sent, or a connection to brokers that do not respond, has its own limit: up to 40 s
+in all."""
 
 INIT_SECONDS: Final = 60.0
-"""Time limit of a new producer's init. An init usually takes less than 100 ms, or seconds if a coordinator loads its log."""
+"""The time limit for initializing a new producer. This usually takes less than 100 ms, but several seconds if a
+coordinator is loading its log."""
 
 FRESH_SECONDS: Final = 0.2
 """The time for which the brokers' answers to `connect` remain valid: which id is free, and which broker coordinates the
@@ -41,13 +44,14 @@ id. If rows arrive immediately, the task does not ask again. Asking again would 
 the id after the second answer."""
 
 ROLLBACK_SECONDS: Final = 5.0
-"""Time limit of a failed task's abort. If the abort does not finish in time, the next sweep aborts the transaction."""
+"""The time limit for a failed task's abort. If the abort takes longer, the next sweep aborts the transaction."""
 
 ABANDONED_AT_MOST: Final = 8
 """The maximum number of producers that a process keeps because their abort failed. Each has a few threads."""
 
 DEFAULT_MESSAGE_SECONDS: Final = 300.0
-"""Time limit of a row's delivery with at-least-once, which has no transaction timeout. It is librdkafka's default."""
+"""The time limit for the delivery of a row with at-least-once, which has no transaction timeout. This is librdkafka's
+default."""
 
 
 @dataclass
@@ -70,7 +74,10 @@ class KafkaTransaction:
     deliveries: Deliveries = field(default_factory=Deliveries)
 
     def drop(self, failed: bool = False) -> None:
-        """Release producer, threads and connections. The producer is not closed: `close()` would abort the transaction."""
+        """Release the producer, and give back the admin client, which is not reused if `failed`.
+
+        The producer is not closed, because `close()` would abort the transaction.
+        """
         self.producer = None
         if self.admin is not None:
             self.admin.intact = self.admin.intact and not failed  # so the next attempt gets a new admin
@@ -98,9 +105,9 @@ def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
 def connect(
     settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext, patience: float = INIT_SECONDS
 ) -> KafkaTransaction:
-    """Choose a free transactional id of the task's partition id, and connect a producer. Nothing changes at the brokers.
+    """Choose an unused transactional id for the task's partition, and connect a producer.
 
-    The transaction takes over `admin`, and releases it if this function fails.
+    This changes nothing on the brokers. The transaction takes over `admin`, and releases it if this function fails.
     """
     from confluent_kafka import KafkaException
 
@@ -130,9 +137,9 @@ def connect(
 
 
 def is_free(transaction: KafkaTransaction) -> bool:
-    """Return whether the chosen id is still free. If not, initializing the id would abort another task's transaction.
+    """Return whether the chosen id is still unused. If not, initializing the id would abort another task's transaction.
 
-    Also return False if the brokers do not answer quickly: they may have moved, and a new connection finds them.
+    Also return False if the brokers do not answer quickly: they may have moved, and a new connection will find them.
     """
     admin = transaction.admin
     if admin is None:
@@ -192,7 +199,7 @@ def _is_fresh(transaction: KafkaTransaction) -> bool:
 def make_producer(
     settings: WriteOptions, transaction: KafkaTransaction, more: Mapping[str, Any]
 ) -> Producer | ArrowProducer:
-    """Return a producer that reports undelivered rows to the transaction."""
+    """Return a producer that reports undelivered rows to the transaction. `more` has further settings of the client."""
     from confluent_kafka import KafkaException, Producer
 
     client, deliveries = settings.client, transaction.deliveries
@@ -268,7 +275,7 @@ def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> K
 
 
 def roll_back(transaction: KafkaTransaction) -> None:
-    """Abort the transaction if that takes at most a few seconds. Otherwise the next sweep aborts it.
+    """Try for a few seconds to abort the transaction. If this fails, the next sweep aborts it.
 
     Only the producer itself aborts, because it can end only its own transaction. Do not send a request by id and epoch: if the
     producer was fenced before its first row, its epoch is not known. The request could then abort another attempt's
@@ -286,7 +293,8 @@ def _give_up(producer: Producer | ArrowProducer, in_transaction: bool) -> None:
     """Release a producer whose rows are not needed.
 
     librdkafka (2.16) crashes the whole process if a producer is destroyed while its request to add partitions to its
-    transaction is unanswered. An abort by the producer waits for the answer. If the abort fails, the producer is kept.
+    transaction is unanswered. An abort by the producer waits for the answer. If the abort fails, the producer is kept
+    alive.
     """
     from confluent_kafka import KafkaException
 

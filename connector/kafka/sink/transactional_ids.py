@@ -61,12 +61,12 @@ def trial_id(prefix: str) -> str:
 
 
 def ids_under(prefix: str, names: Iterable[str]) -> list[str]:
-    """Return those names that are transactional ids of tasks with exactly this prefix."""
+    """Return the names that are transactional ids of tasks with exactly this prefix."""
     return [name for name in names if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]
 
 
 def choose_id(prefix: str, partition: int, task_attempt: int, nonce: str, describe: DescribeIds) -> str:
-    """Choose a free id for a task: the number ``taskAttemptId % 64`` or, if that is busy, a free number chosen by the nonce.
+    """Choose an unused id for a task: number ``taskAttemptId % 64`` or, if that is busy, one chosen by the nonce.
 
     Two concurrent attempts must not choose the same id. The attempt that initializes the id last would abort the other
     attempt's transaction, which may be prepared by then. If each attempt tried the number after a busy one, all attempts that

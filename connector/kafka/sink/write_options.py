@@ -1,4 +1,4 @@
-"""The options of ``2pc-kafka``. If Spark's Kafka sink has the same option, the name is the same."""
+"""The options of ``2pc-kafka``. Options that Spark's Kafka sink also has keep the names that they have there."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from connector.kafka.sink.row_writer import QUEUED_BYTES
 from connector.options import HOST_OPTIONS, Option, OptionTable, as_bool, as_positive_int
 
 LONGEST_DEFAULT_TIMEOUT_MS: Final = 900_000
-"""15 min: Kafka's default of transaction.max.timeout.ms. With a longer timeout, readers would be stuck longer after a crash."""
+"""The longest timeout that the sink chooses by default: 15 min, Kafka's default for transaction.max.timeout.ms. With a
+longer timeout, readers would be stuck longer after a crash."""
 
 SHORTEST_TIMEOUT_MS: Final = 1_000
 """The shortest timeout that librdkafka accepts."""
 
 KBYTES: Final = "queue.buffering.max.kbytes"
 LONGEST_KBYTES: Final = "2147483647"
-"""The highest value of `KBYTES`: librdkafka then does not limit the queue. `RowWriter` limits it, and keeps rows in order."""
+"""The highest value for the setting `KBYTES`, with which librdkafka does not limit the queue. `RowWriter` limits it
+instead, and keeps rows in order."""
 
 LONGEST_TIMEOUT_MS: Final = 2**31 - 1
-"""The longest timeout. If both the sink and the brokers use it, a prepared transaction never expires, because the
-brokers don't check such transactions."""
+"""The longest possible timeout. If both the sink and the brokers use it, a prepared transaction never expires, because
+the brokers don't check such transactions."""
 
 WRITE_DEFAULTS: Mapping[str, str] = {
     # Rows go to the same partitions as with Java's producers, so replacing Spark's sink keeps co-partitioning.

@@ -1,4 +1,4 @@
-"""The batch reader: ``spark.read.format("barrier-kafka")``."""
+"""The reader of batch reads: ``spark.read.format("barrier-kafka")``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class BarrierKafkaBatchReader(DataSourceReader):
-    """Reads offset ranges that are set when the scan is planned. Rows that arrive later are not read."""
+    """Reads offset ranges that are fixed when the scan is planned. Rows that arrive later are not read."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         self.fail_on_data_loss = options.fail_on_data_loss
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks, as the options divide the ranges among them. *Driver, once per scan*."""
+        """Divide the ranges to read among tasks, as the options say. Spark calls this on the driver, once per scan."""
         options = self._options
         admin = self._brokers(options.config)
         topics = TopicReader(admin, options.config, options.retries, clock=self._clock)
@@ -65,13 +65,19 @@ class BarrierKafkaBatchReader(DataSourceReader):
         return [KafkaInputPartition(task, topics.ids) for task in divide(ranges, limits)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the task's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*."""
+        """Yield the task's rows. Spark calls this on an executor, once per task.
+
+        If there is nothing to read, Spark passes its own empty partition.
+        """
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
         return read_ranges(self._options, partition.ranges, partition.topic_ids)
 
     def _readable_end(self, topics: TopicReader, end: Positions) -> Positions:
-        """Limit the end to readable offsets: the user's offsets may lie after the last row, or after an open transaction."""
+        """Limit the end to offsets that can be read now. Raise instead if data loss is not allowed.
+
+        The user's offsets may lie after the last row, or after an open transaction.
+        """
         ending = self._options.ending
         if not isinstance(ending, OffsetBound) or ending.at == "latest":
             return end

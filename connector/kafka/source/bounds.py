@@ -1,4 +1,4 @@
-"""Bounds: where reading begins and ends according to the options, before the brokers are asked. Pure functions."""
+"""Bounds: where the options say that reading begins and ends, before the brokers are asked. All functions are pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transactional.errors import OptionError
 
 @dataclass(frozen=True)
 class OffsetBound:
-    """A bound that is given as offsets."""
+    """The start or the end of a read, given as offsets."""
 
     option: str  # The option's name, for messages.
     at: StartingOffsets  # ``earliest``, ``latest``, or each partition's offset (-2 earliest, -1 latest).
@@ -23,7 +23,7 @@ class OffsetBound:
 
 @dataclass(frozen=True)
 class TimeBound:
-    """A bound that is given as a time. It means the first row that is not older than this time."""
+    """The start or the end of a read, given as a time: the first row that is not older than this time."""
 
     option: str  # The option's name, for messages.
     at: int | Mapping[Partition, int]  # Milliseconds since 1970: one time for all partitions, or one per partition.
@@ -50,7 +50,7 @@ def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
-    """Reject an end before the start, if the options alone show it."""
+    """Reject an end that is before the start, if the options alone show this."""
     if type(starting) is not type(ending):
         return
     first, last = starting.at, ending.at

@@ -21,7 +21,7 @@ class BarrierKafkaDataSource(DataSource):
 
     Rows have the columns of Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp,
     timestampType, and headers if ``includeHeaders`` is true. Only committed rows are read, unless
-    ``kafka.isolation.level`` is read_uncommitted. Options: `connector.kafka.source.read_options.READ_OPTIONS`.
+    ``kafka.isolation.level`` is read_uncommitted. `connector.kafka.source.read_options.READ_OPTIONS` lists the options.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class BarrierKafkaDataSource(DataSource):
         return "barrier-kafka"
 
     def schema(self) -> StructType:
-        """Check options, brokers and topics, and return the rows' schema. *Driver side, once, at* ``load()``.
+        """Check options, brokers and topics, and return the rows' schema. ``load()`` calls this on the driver.
 
         Raises
         ------
@@ -78,14 +78,14 @@ class BarrierKafkaDataSource(DataSource):
         return spark_schema(options.columns)
 
     def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:
-        """Return the stream reader. *Driver's source process, once per start of the query, and again when Spark plans tasks*.
+        """Return the stream reader. Spark calls this once per start of the query, and again when it plans tasks.
 
         Raises
         ------
         OptionError
             ``FORBIDDEN_OPTION``: the user called ``.schema(...)`` with a schema that differs from the source's.
         ProtocolError
-            ``SPARK_TOO_OLD``: this is PySpark 4.1.
+            ``SPARK_TOO_OLD``: the installed version is PySpark 4.1.
         """
         from connector.spark.internals import check_stream_limits
 
@@ -98,7 +98,7 @@ class BarrierKafkaDataSource(DataSource):
         return BarrierKafkaStreamReader(options)
 
     def reader(self, schema: StructType) -> BarrierKafkaBatchReader:
-        """Return the batch reader. *Driver, once per planned scan*.
+        """Return the batch reader. Spark calls this on the driver, once per planned scan.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """The lag of a query's ``barrier-kafka`` sources, as metrics with the names that Spark's own Kafka source uses.
 
-Spark takes no metrics from a Python source (``metrics: {}`` in its progress). But the progress has the source's position
-(``endOffset``) and the latest offsets of the brokers (``latestOffset``), from which the lag is computed here.
+Spark collects no metrics from a Python source (its progress has ``metrics: {}``). But the progress has the source's
+position (``endOffset``) and the latest offsets of the brokers (``latestOffset``), from which the lag is computed here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SourceLag:
 
     @property
     def total(self) -> int:
-        """Return the lag of all partitions together."""
+        """Return the sum of the lags of all partitions."""
         return sum(self.by_partition.values())
 
     @property
@@ -103,7 +103,7 @@ class QueryLag:
         }
 
     def __str__(self) -> str:
-        """Return one line for a log."""
+        """Return the lag as one line of text, for a log."""
         lags = []
         for each in self.sources:
             metrics = " ".join(f"{name}={value}" for name, value in each.metrics.items())
@@ -138,8 +138,8 @@ def lag_of(progress: Any) -> QueryLag | None:
 class LagListener(StreamingQueryListener):
     """Logs the consumer lag of each query with ``barrier-kafka`` sources, and passes it to your callback.
 
-    *Called in the user's driver program, in Spark's listener thread, once per progress event.* If the callback raises, the
-    error is logged, and the query is not affected.
+    Spark calls the listener in your driver program, in Spark's listener thread, once per progress event. If the
+    callback raises, the error is logged, and the query is not affected.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def _field(of: Any, name: str) -> Any:
 
 
 def _offset(value: Any) -> Mapping[str, Any] | None:
-    """Return an offset in a progress as a mapping, whether it is JSON text or parsed already; None if it is not a mapping."""
+    """Return an offset of a query's progress as a mapping, parsed if it is JSON text; None if it is not a mapping."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -74,7 +74,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class SetAside:
-    """The positions in a topic's partitions that can't be found now. If the topic is found again, reading continues there."""
+    """A query's positions in a topic's missing partitions.
+
+    If the partitions are found again, reading continues at these positions.
+    """
 
     identity: str  # The topic's id; empty if it is not known.
     positions: Mapping[int, int]  # Partition number → the offset of the next row.
@@ -91,7 +94,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """The end of a micro-batch: a line that this source wrote into the offset log."""
+    """The end of a micro-batch, as this source writes it into Spark's offset log."""
 
     topics: Positions  # Where the micro-batch ends.
     # Where the micro-batch begins, for each partition of `topics`. This is recorded because Spark calls ``initialOffset()``
@@ -124,7 +127,7 @@ class SourceOffset:
     tasks: TaskLimits | None = None
 
     def next_planned(self) -> SourceOffset:
-        """Return the first planned end as an offset, whose `planned` are the other planned ends."""
+        """Return the first planned end, as an offset that contains the remaining planned ends."""
         first, *others = self.planned
         return replace(first, planned=tuple(others))
 
@@ -133,7 +136,7 @@ class SourceOffset:
         return replace(self, planned=()) == replace(other, planned=())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the dict that Spark serializes. Equal offsets give the same string."""
+        """Return the dict that Spark serializes. Equal offsets are serialized to the same string."""
         planned = {"planned": [end.to_json() for end in self.planned]} if self.planned else {}
         gone = {"gone": {topic: self.gone[topic].to_json() for topic in sorted(self.gone)}} if self.gone else {}
         return {

@@ -32,7 +32,7 @@ from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError
 
 _VOID: Final = "-"
-"""The line of a source that has no offset yet."""
+"""The text that the offset log has for a source without an offset."""
 
 SHOWN: Final = 80
 """Maximum number of characters of a source's line that an error shows."""
@@ -59,7 +59,7 @@ class OldKafkaSource(OldSource):
 
 @dataclass(frozen=True)
 class OldQuery:
-    """The position of a stopped query."""
+    """A stopped query: its sources and their positions, and the metadata that the new query keeps."""
 
     path: str  # The query's checkpointLocation.
     query: str  # Spark's id of the query.
@@ -117,7 +117,7 @@ def refuse_unless_empty(location: CheckpointLocation) -> None:
 def make_location(
     location: CheckpointLocation, old: OldQuery, sources: Sequence[OldKafkaSource], clock: Clock | None = None
 ) -> str:
-    """Write the new location; return Spark's id of the new query.
+    """Write the new checkpoint location, and return Spark's id of the new query.
 
     ``offsets/0`` is written first, because this file alone is enough: Spark gives a location without ``metadata`` a new id.
     """
@@ -162,7 +162,7 @@ def _kafka_positions(line: str) -> Positions | None:
 
 
 def _initial_line(location: CheckpointLocation, source: str) -> str:
-    """Return the line with which Spark's Kafka source began; if there is none, the line of a source without an offset."""
+    """Return the offsets at which a source began, as a line of the offset log; `_VOID` if there are none."""
     try:
         data = read_file(location.files, f"sources/{source}/0")
         head, _, text = data.lstrip(b"\0").decode("utf-8").partition("\n")

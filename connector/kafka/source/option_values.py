@@ -1,4 +1,4 @@
-"""Parsers of the source's option values: topics, patterns, offsets, timestamps, durations."""
+"""Parsers for the values of the source's options: topics, patterns, offsets, timestamps, durations."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = [
 ]
 
 EARLIEST: Final = -2
-"""In the JSON of offsets, this number means the first row that still exists."""
+"""In JSON with offsets, this number stands for the first row that still exists."""
 
 LATEST: Final = -1
-"""In the JSON of offsets, this number means the end of the partition."""
+"""In JSON with offsets, this number stands for the end of the partition."""
 
 StartingOffsets = Literal["earliest", "latest"] | Mapping[Partition, int]
 
 LONGEST: Final = 2**63 - 1
-"""The largest ``long`` of Spark and Kafka."""
+"""The largest value of a ``long`` in Spark and Kafka."""
 
 _OFFSETS_FORM: Final = (
     '"earliest", "latest", or JSON {"topic": {"0": 23, "1": -2}} with -2 for earliest and -1 for latest'
@@ -45,7 +45,7 @@ _ASSIGN_FORM: Final = 'JSON {"topic": [0, 1]} with partition numbers'
 
 
 def as_long(least: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from `least` to 2**63 - 1."""
+    """Return a function that parses a whole number from `least` to 2**63 - 1."""
 
     def parse(text: str) -> int:
         digits = text.strip()
@@ -58,7 +58,7 @@ def as_long(least: int) -> Callable[[str], int]:
 
 
 def as_timestamp(text: str) -> int:
-    """Parse a time, in milliseconds since 1970."""
+    """Parse a timestamp in milliseconds since 1970."""
     try:
         return as_long(0)(text)
     except ValueError:
@@ -79,7 +79,7 @@ def as_topics(text: str) -> tuple[str, ...]:
 
 
 def as_columns(text: str) -> tuple[str, ...]:
-    """Parse names of columns, separated by commas, and return them in the order given."""
+    """Parse column names, separated by commas, and return them in the order given."""
     names = tuple(name.strip() for name in text.split(","))
     if not set(names) <= {*all_columns(True)} or len(set(names)) < len(names):
         raise ValueError(
@@ -129,7 +129,7 @@ def as_pattern(text: str) -> str:
 
 
 def as_starting_offsets(text: str) -> StartingOffsets:
-    """Parse ``earliest``, ``latest``, or JSON with the offset of each partition."""
+    """Parse ``earliest``, ``latest``, or JSON with an offset for each partition."""
     word = text.strip().lower()
     if word == "earliest":
         return "earliest"

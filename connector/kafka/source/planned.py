@@ -1,4 +1,4 @@
-"""Find out from a source's options, before the query starts, which barriers it follows, its row order and its first offsets."""
+"""Checks a source's options before the query starts: the barriers it follows, its row order, and its first offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def line_of(options: Mapping[str, str]) -> SourceLine:
 
 
 def _cut(align: AlignOptions) -> dict[str, Any]:
-    """Return a cut that names the location where the query's sources agree, instead of the query."""
+    """Return a cut's JSON, with the location where the query's sources agree in place of the query's id."""
     return {} if align.location is None else {"query": CheckpointLocation.from_options(align.location).path}
 
 

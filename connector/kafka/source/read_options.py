@@ -269,7 +269,7 @@ GROUP_ID: Final = Option(
     "another application has committed offsets of the query's topics to this group, the query does not change these offsets "
     "and commits no offsets.",
 )
-"""The only client setting that Spark lists among the source's options; the client gets it as well."""
+"""The only client setting that Spark lists among its Kafka source's options. It is also passed to the client."""
 
 SLOTS: Final = "sessionSlots"
 """An option that `connector.register` sets: how many tasks the cluster can run at the same time."""
@@ -298,14 +298,14 @@ DEFAULTS_SHOWN: Mapping[str, str] = {
     "endingOffsets": "`latest`",
     "maxTriggerDelay": "`15m`",
 }
-"""Option → its default as the options' page shows it, if the value in `READ_OPTIONS` is not clear enough."""
+"""Defaults as the options page shows them, for options whose default in `READ_OPTIONS` is not clear enough."""
 
 _WAYS: Final = ("subscribe", "subscribePattern", "assign")
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The checked options of one read. The repr shows no secret."""
+    """The checked options of one read. Its ``repr`` shows no secrets."""
 
     config: ClientConfig  # The client's settings, with ``group.id``.
     names_group: bool  # Whether the user set ``kafka.group.id``.
@@ -325,7 +325,10 @@ class ReadOptions:
 
 
 def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
-    """Check the options that the user set, without asking the brokers, and return them."""
+    """Parse and check the options that the user set, without asking the brokers.
+
+    If `kind` is None, options that only a stream or only a batch read accepts are not rejected.
+    """
     parsed = READ_OPTIONS.parse({name: value for name, value in options.items() if name.lower() != SLOTS.lower()})
     subscription = _subscription(parsed)
     config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)

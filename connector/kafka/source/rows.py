@@ -1,6 +1,6 @@
 """Turns messages into Arrow record batches with the schema of Spark's own Kafka source.
 
-There is no Python loop over fields: one ``map`` of a C method over the messages makes each column.
+Each column is made by one ``map`` of a C method over the messages, without a Python loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNREADABLE_HEADER: Final = (
 
 
 Runs: TypeAlias = "tuple[tuple[Partition, int], ...]"
-"""The partitions of consecutive rows: each partition, with the number of its rows."""
+"""The partitions of consecutive rows, in order: pairs of a partition and the number of its rows."""
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of Spark's Kafka source, in its order."""
@@ -96,7 +96,7 @@ def headers_type() -> pa.ListType:
 
 
 def to_record_batch(messages: Sequence[Message], runs: Runs, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """Return messages as one record batch."""
+    """Return confluent-kafka's messages as one Arrow record batch."""
     import numpy as np
     import pyarrow as pa
     from confluent_kafka import Message
@@ -124,7 +124,9 @@ def assemble(
     times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
     own: Mapping[str, Callable[[], pa.Array]],
 ) -> pa.RecordBatch:
-    """Return rows as a record batch. Avoid scalars and type inference, because pyarrow imports pandas for them.
+    """Return rows as an Arrow record batch.
+
+    The code uses no Arrow scalars and no type inference, because pyarrow would import pandas for them.
 
     Parameters
     ----------
@@ -135,7 +137,7 @@ def assemble(
     times : Callable
         Returns the timestamps in milliseconds and their types.
     own : Mapping[str, Callable]
-        A function for each other column that depends on the rows.
+        For each of the columns key, value and headers, a function that makes the column.
     """
     import numpy as np
     import pyarrow as pa
@@ -179,7 +181,7 @@ def _timestamps(
 
 
 def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
-    """Return an Arrow column of integers with 32 or 64 bits, like `values`."""
+    """Return 32-bit or 64-bit integers as an Arrow column of the same type."""
     import pyarrow as pa
 
     kind = pa.int32() if values.itemsize == 4 else pa.int64()
@@ -227,7 +229,7 @@ def _headers(messages: Sequence[Message], runs: Runs) -> pa.Array:
 
 
 def bad_record(runs: Runs, row: int, offset: int | None, problem: str) -> StoreError:
-    """Return the error for a row that can't be put into the columns. `row` is its index."""
+    """Return the error for a row that can't be put into the columns. `row` is the index of the row."""
     ends = accumulate(number for _, number in runs)
     at = next(at for (at, _), end in zip(runs, ends, strict=True) if row < end)
     return StoreError(

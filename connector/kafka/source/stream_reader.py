@@ -45,7 +45,10 @@ EVERYTHING: Final = 1 << 62
 """The value for "no limit": more rows than any micro-batch can have."""
 
 SIGNATURE: Final = "barrier-kafka"
-"""The metadata of the offsets that this source commits to its consumer group. Another application commits other metadata."""
+"""The metadata of the offsets that this source commits to its consumer group.
+
+Offsets with other metadata were committed by another application.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +57,9 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     """Reads topics in micro-batches, and puts checkpoint barriers between them when they are due.
 
     One object lives in the driver's source process for the whole query. Copies of it go to the executors, where only
-    `read` is called. The object's answers depend on the arguments, the clock, the brokers, and a few values in memory, which
-    may be lost: the target of availableNow, the time at which the checkpoint of the last barrier was first seen completed, the
-    time of the last micro-batch with rows, and the `Backlog`.
+    `read` is called. The object's answers depend on the arguments, the clock, the brokers, and a few values in memory,
+    which may be lost: the target of availableNow, the time at which the source first saw that the last barrier's
+    checkpoint was completed, the time of the last micro-batch with rows, and the `Backlog`.
 
     Parameters
     ----------
@@ -65,9 +68,9 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     brokers : Callable, optional
         Makes the client that asks the brokers.
     ask_each : AskEach, optional
-        Asks several brokers for the same topics.
+        Asks several brokers about the same topics.
     open_marks : Callable, optional
-        Opens a reader of a barrier topic.
+        Opens a reader for a barrier topic.
     """
 
     def __init__(
@@ -91,9 +94,11 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     # -- driver, source process -------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins. *Driver, several times in the first micro-batch, and again when it is replayed*.
+        """Return where a new query begins.
 
-        With ``latest``, each call may return different offsets. The first end offset records the valid answer, as ``start``.
+        Spark calls this on the driver, several times in the first micro-batch, and again when it replays that
+        micro-batch. With ``latest``, each call may return different offsets. The answer that counts is recorded as
+        ``start`` in the first micro-batch's end offset.
         """
         start, starting = self._backlog.start(), self._options.starting
         if self._alignment is not None and isinstance(starting, OffsetBound) and starting.at == "latest":
@@ -107,10 +112,11 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return start.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that Spark passes to `latestOffset`. *Driver, once per micro-batch*.
+        """Return the limit that Spark passes to `latestOffset`. Spark calls this on the driver, once per micro-batch.
 
-        A ReadLimit can't express a minimum and a maximum together, nor a delay. So any limit except ReadAllAvailable stands for
-        all limits in the options. For ``trigger(once=True)``, Spark ignores this answer and passes ReadAllAvailable.
+        A ReadLimit can't express both a minimum and a maximum, or a delay. So any limit except ReadAllAvailable stands
+        for all limits in the options. For ``trigger(once=True)``, Spark ignores this answer, and passes
+        ReadAllAvailable.
         """
         limits = self._options.limits
         if limits.most is not None:
@@ -118,11 +124,11 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return ReadMinRows(limits.least) if limits.least is not None else ReadMaxRows(EVERYTHING)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Set the offsets at which this run ends. *Driver, once, before its first micro-batch*."""
+        """Set the offsets at which this run ends. Spark calls this before the first micro-batch."""
         self._backlog.fix_target()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Pick a micro-batch's end, and put a barrier there if one is due. *Driver, once per trigger*.
+        """Pick a micro-batch's end, and put a barrier there if one is due. Spark calls this once per trigger.
 
         If a rewind has planned ends, return the first of them, unchanged: no limit and no schedule applies to it.
         """
@@ -171,15 +177,16 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return replace(end, reordered=options.tasks.splits, tasks=options.tasks.with_slots(options.slots, offsets))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the partitions' ends that `latestOffset` last saw, for Spark's progress. *Driver, once per trigger*."""
+        """Return the partitions' ends that `latestOffset` last saw. Spark shows them in the query's progress."""
         seen = self._backlog.seen
         return None if seen is None else positions_to_json(seen)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks, as `end` records them. *Driver, once per micro-batch, and when replayed*.
+        """Return the micro-batch's tasks, as `end` records them.
 
-        The ranges begin at the start that `end` has recorded, not at `start`. On a replay of the first micro-batch, `start` is
-        a new answer of `initialOffset`, which may lie after rows that were never read.
+        Spark calls this on the driver, once per micro-batch, and again when it replays the micro-batch. The ranges
+        begin at the start that `end` has recorded, not at `start`. On a replay of the first micro-batch, `start` is a
+        new answer of `initialOffset`, which may lie after rows that were never read.
         """
         before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
         if before.same_end(after):  # a planned micro-batch without data has the same end and start as the one before it
@@ -195,9 +202,10 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return [KafkaInputPartition(task, after.ids) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the group's offsets, for monitoring only. *Driver, when Spark has finished a micro-batch, or later*.
+        """Commit the consumer group's offsets, for monitoring only.
 
-        No recovery uses these offsets, so an error is only logged.
+        Spark calls this on the driver, when it has finished a micro-batch, or later. No recovery uses these offsets,
+        so an error is only logged.
         """
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
@@ -219,7 +227,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             )
 
     def _owns_group(self, group: str, positions: Sequence[Any]) -> bool:
-        """Return whether the group is ours: no other application committed offsets of these partitions before this run."""
+        """Return whether the group is ours: no other application has committed offsets of these partitions to it."""
         if self._own_group is None:
             from confluent_kafka import ConsumerGroupTopicPartitions
 
@@ -244,7 +252,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return self._own_group
 
     def stop(self) -> None:
-        """Drop the client. *Driver, when the query ends; Spark does not always call it*."""
+        """Release the clients. Spark calls this on the driver when the query ends, but not always."""
         self._backlog.drop_client()
         if self._alignment is not None:
             self._alignment.close()
@@ -252,7 +260,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the task's rows. *Executor, once per task*."""
+        """Yield the task's rows. Spark calls this on an executor, once per task."""
         task = cast("KafkaInputPartition", partition)
         return read_ranges(self._options, task.ranges, task.topic_ids)
 

@@ -16,7 +16,7 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 @dataclass(frozen=True)
 class Subscription:
-    """The choice of topics or partitions. Exactly one parameter is set."""
+    """The topics or partitions that the options name. Exactly one field is set."""
 
     topics: tuple[str, ...] = ()  # The option ``subscribe``.
     # The option ``subscribePattern``, as a Python regular expression that has to match whole names.
@@ -25,7 +25,7 @@ class Subscription:
 
     @property
     def option(self) -> str:
-        """The name of the option that is set, for messages."""
+        """The name of the option that is set, for error messages."""
         return "assign" if self.assigned else "subscribe" if self.pattern is None else "subscribePattern"
 
     def words(self) -> list[str]:

@@ -9,12 +9,14 @@ from typing import Any, Final
 from transactional.errors import LocationError
 
 _NAMES: Final = {"least": "minPartitions", "longest": "maxRecordsPerPartition", "most": "maxPartitions"}
-"""Field → its name in the offset log, which is the name of the option."""
+"""The name of each field in the offset log, which is also the name of its option."""
 
 
 LONG: Final = 100_000
-"""The number of offsets for which the start of a task costs little in comparison. By default, no ranges are packed into
-a longer task."""
+"""The number of offsets in a task at which the cost of starting the task is small in comparison.
+
+By default, ranges are not packed into longer tasks.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class TaskLimits:
     most: int | None = None
 
     def with_slots(self, slots: int | None, offsets: int) -> TaskLimits:
-        """Return these limits with a default for `most`: the number of tasks that can run at once, or more if they are long.
+        """Return these limits with a default for `most`, if it is not set.
+
+        The default is the number of tasks that can run at the same time, or more if tasks would otherwise be too long.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Asks the brokers which partitions a source has, and at which offsets these begin and end. *Driver*."""
+"""Asks the brokers which partitions a source has, and at which offsets the partitions begin and end."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ REQUEST_SECONDS: Final = 15.0
 """Maximum time to wait for one answer; a healthy broker needs milliseconds."""
 
 PATIENCE_SECONDS: Final = 15.0
-"""Maximum time of one attempt. Spark's three retries make it a minute: enough to restart a broker or elect a new
-leader."""
+"""Maximum seconds for one attempt.
+
+With Spark's three retries, the total is a minute: enough time to restart a broker or elect a new leader.
+"""
 
 PAUSE_SECONDS: Final = 0.25
 
@@ -60,7 +62,7 @@ class TopicReader:
         self._clock = clock or SystemClock()
         self._option = "subscribe"
         self.ids: dict[str, str] = {}
-        """Topic → its id, from the last call of `partitions`."""
+        """The id of each topic, from the last call of `partitions`."""
 
     def partitions(self, subscription: Subscription, may_miss: Collection[str] = ()) -> list[Partition]:
         """Return all partitions of a subscription that exist now, sorted. Topics in `may_miss` need not exist."""
@@ -139,7 +141,10 @@ class TopicReader:
         return offsets
 
     def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Return, per partition, the offset of the first row at or after a time (milliseconds since 1970), or None."""
+        """Return, per partition, the offset of the first row at or after a time; None if there is no such row.
+
+        Times are in milliseconds since 1970.
+        """
         offsets = self._offsets(times)
         return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
@@ -182,7 +187,11 @@ class TopicReader:
         return self._offsets(dict.fromkeys(partitions, LATEST), committed=False)
 
     def _offsets(self, wanted: Mapping[Partition, int], committed: bool | None = None) -> dict[Partition, int]:
-        """Return an offset for each partition in `wanted`, which names `EARLIEST`, `LATEST`, or a time to search for."""
+        """Return the offset that `wanted` asks for in each partition: `EARLIEST`, `LATEST`, or a time to search for.
+
+        If `committed`, `LATEST` means the last stable offset; if not, the high watermark. By default, the query's
+        isolation level decides.
+        """
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
@@ -214,7 +223,10 @@ class TopicReader:
         return {partition: offsets[partition] for partition in wanted}
 
     def _check_same(self, partitions: Sequence[Partition]) -> None:
-        """Raise if a topic of these partitions has changed since the last call of `partitions`: waiting would not help."""
+        """Raise if a topic of these partitions was deleted or re-created after the last call of `partitions`.
+
+        In that case, a retry would not help.
+        """
         from confluent_kafka import KafkaException, TopicCollection
 
         wanted = sorted({partition.topic for partition in partitions} & set(self.ids))
@@ -256,7 +268,10 @@ class TopicReader:
             raise self._error(problem, what, topics) from None
 
     def _ask_for_leaders(self, problem: BaseException | None) -> None:
-        """Make the client ask again which brokers are leaders: it remembers an old leader for minutes."""
+        """If `problem` shows that a leader has changed, make the client ask again which brokers are leaders.
+
+        Otherwise, the client would remember the old leader for minutes.
+        """
         from confluent_kafka import KafkaException
 
         if isinstance(problem, KafkaException) and problem.args[0].name() in _OF_A_LEADER:
@@ -303,7 +318,9 @@ _PASSING: Final = frozenset(
     # from a broker, without a reason
     | {"UNKNOWN"}
 )
-"""Errors that may pass by themselves. The client marks only errors of a transactional producer as retriable.
+"""Temporary errors, after which a request is repeated.
+
+The client itself marks only errors of a transactional producer as retriable.
 
 UNKNOWN_TOPIC_OR_PART is not among them. Some brokers do not know a new topic for a moment, but waiting a minute for a wrong
 name would be worse.

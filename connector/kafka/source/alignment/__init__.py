@@ -1,1 +1,1 @@
-"""A query that follows the barriers of other queries (``alignOn``)."""
+"""Lets a query follow the barriers of other queries (option ``alignOn``)."""

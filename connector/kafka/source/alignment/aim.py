@@ -1,4 +1,4 @@
-"""Pure functions for queries that follow barriers: where a micro-batch may end, and which cut it reaches there."""
+"""Decides where a micro-batch may end if its query follows the barriers of other queries. All functions are pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mode = Literal["exactly-once", "at-least-once", "unaligned"]
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """The barriers that a query follows, and how it follows them."""
+    """The options of a query that follows the barriers of other queries."""
 
     topics: tuple[str, ...]  # The barrier topics in ``alignOn``.
     mode: Mode = "exactly-once"  # The option ``alignment``.
@@ -52,18 +52,21 @@ def tracked(outlook: Outlook) -> Aim:
 
 
 def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
-    """Return the aim for ``alignment=exactly-once``: read up to the next cut, or up to the newest cut if `at_once`."""
+    """Return the aim for ``alignment=exactly-once``: read up to the next cut or, if `at_once`, up to the newest one.
+
+    If there is no such cut yet, read nothing.
+    """
     cut = outlook.newest() if at_once else resume(outlook) if outlook.cut.toward else choose(outlook)
     return stay(outlook) if cut is None else toward(outlook, cut)
 
 
 def stay(outlook: Outlook, *, is_last: bool = True) -> Aim:
-    """Return the aim that reads nothing."""
+    """Return an aim that reads nothing and keeps the query at its cut. For `is_last`, see `Aim`."""
     return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}), closes_at_cuts=True, is_last=is_last)
 
 
 def toward(outlook: Outlook, cut: Mapping[str, int]) -> Aim:
-    """Return the aim that reads up to a cut. `cut` maps each barrier topic to the number of marks that it passes."""
+    """Return the aim that reads up to a cut. `cut` maps each barrier topic to the number of marks to pass."""
     targets, reached = outlook.targets(cut), outlook.passing(cut)
     name = reached.checkpoints
 
@@ -82,8 +85,8 @@ def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
     """Return the aim for ``alignment=unaligned``: wait at most `timeout_ms` for the other marks of a barrier.
 
     The time is measured from the barrier's first mark. After this time, the query takes the checkpoint, and `Cut.late`
-    records the channels in which it has not reached the barrier's mark. If `restored`, it first reads the late channels
-    that an earlier run recorded.
+    records the channels in which the query has not reached the barrier's mark. If `restored`, the query first reads the
+    late channels that an earlier run recorded.
     """
     if restored and (late := late_targets(outlook)):
         return Aim(_capped(outlook, {**outlook.begin, **late}), lambda end: _overtaken(outlook, end, outlook.cut.taken))
@@ -112,14 +115,14 @@ def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
 
 
 def late_targets(outlook: Outlook) -> dict[Partition, int]:
-    """Return the offsets at which the late channels' marks lie, as far as known; empty if all rows before them were read."""
+    """Return the offsets up to which the late channels must be read, if known; empty if the query is already there."""
     marks = {name: mark for name, mark in _marks_of(outlook, outlook.cut.taken).items() if name in outlook.cut.late}
     ends = _ends(outlook, marks)
     return ends if any(end > outlook.begin.get(partition, 0) for partition, end in ends.items()) else {}
 
 
 def _fresh(outlook: Outlook) -> list[Followed]:
-    """Return, for each channel, the first mark with a barrier for which no checkpoint was taken yet."""
+    """Return each channel's first mark that contains a barrier for which no checkpoint was taken yet."""
     found = []
     for marks in outlook.ahead.values():
         mark = next((mark for mark in marks if _is_beyond(mark.lineage, outlook.cut.taken)), None)
@@ -139,7 +142,7 @@ def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
-    """Map each barrier topic to its first mark that contains the barriers in `taken`; None if it has not arrived.
+    """Map each barrier topic to its first mark that contains the barriers in `taken`; None if no such mark has arrived.
 
     Channels in which the query has already passed that mark are left out.
     """
@@ -169,7 +172,10 @@ def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partit
 
 
 def _overtaken(outlook: Outlook, end: Positions, taken: Lineage) -> Cut:
-    """Return the cut at `end` if `taken` are the taken barriers. Channels whose mark is after `end`, or missing, are late."""
+    """Return the `Cut` at the positions `end`, given that checkpoints were taken for the barriers in `taken`.
+
+    A channel is late if its mark for these barriers is after `end`, or has not arrived.
+    """
     marks = _marks_of(outlook, taken) if taken else {}
     late = {
         name: None if mark is None else mark.checkpoint.checkpoint
@@ -184,5 +190,8 @@ def _is_reached(targets: Positions, end: Positions) -> bool:
 
 
 def _capped(outlook: Outlook, targets: Positions) -> Positions:
-    """Return, per partition, the visible end or the target, whichever is earlier. A missing target is the query's position."""
+    """Return, per partition, the visible end or the target, whichever is earlier.
+
+    If a partition has no target, the query's position counts as its target.
+    """
     return {p: min(offset, targets.get(p, outlook.begin.get(p, 0))) for p, offset in outlook.visible.items()}

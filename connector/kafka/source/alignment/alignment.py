@@ -1,4 +1,4 @@
-"""Reads the marks of other queries, and decides where a micro-batch that follows them may end. *Driver's source process*."""
+"""Reads the marks of other queries, and decides where a micro-batch may end. Runs in the driver's source process."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ AT_ONCE: Final = 1000
 """Maximum number of records that one call reads from a barrier topic."""
 
 MOST_BYTES: Final = 16 << 20
-"""Maximum size of the marks in memory, in bytes. If they contain no cut, more are read. A mark of many partitions is large."""
+"""Maximum size of one channel's marks in memory, in bytes. If no cut is among the marks, the limit does not apply."""
 
 MOST: Final = 20_000
-"""Maximum number of marks in memory. If they contain no cut, more are read."""
+"""Maximum number of one channel's marks in memory. If no cut is among the marks, the limit does not apply."""
 
 TAIL: Final = 64
 """The number of offsets at the end of each barrier topic that a new query reads first, to find the newest cut."""
 
 WARN_MS: Final = 60_000
-"""The minimum time, in milliseconds, between two warnings that the marks do not agree."""
+"""The minimum time, in milliseconds, between two warnings that the query waits for newer marks."""
 
 LOG_NAME: Final = "connector.kafka.alignment"
 
@@ -51,7 +51,10 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """The channels that one query follows. Marks in memory can be read again: offsets record the passed marks."""
+    """Follows the barrier topics of one query, and decides how far each micro-batch may read.
+
+    The marks are only in memory. If they are lost, they are read again, starting at the marks in the query's offsets.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Alignment:
         return {**self.__dict__, "_readers": {}, "_channels": {}}
 
     def close(self) -> None:
-        """Close the clients."""
+        """Close the readers of the barrier topics, and drop the marks in memory."""
         for reader in self._readers.values():
             reader.close()
         self._readers, self._channels = {}, {}
@@ -86,7 +89,7 @@ class Alignment:
     # -- before the first row ---------------------------------------------------------------------------------------
 
     def check(self, admin: AdminClient, ids: Mapping[str, str]) -> None:
-        """Check that the barrier topics exist, and that their newest marks describe the topics to read. *At* ``load()``."""
+        """Check that the barrier topics exist, and that the newest marks describe the topics that the query reads."""
         self._ids = ids
         try:
             self._read_tails(self._reader(admin), TAIL)
@@ -97,9 +100,9 @@ class Alignment:
     def start(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return where a query with ``startingOffsets=latest`` begins, in the form of `newest`.
+        """Return where a new query with ``startingOffsets=latest`` begins, in the same form as `newest`.
 
-        All sources of the query begin at one cut.
+        All sources of the query begin at the same cut.
         """
         if self._meeting is None:
             return self.newest(admin, ids, within)
@@ -120,9 +123,9 @@ class Alignment:
     def newest(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions, at: Checkpoints | None = None
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return the newest cut that is not after the positions `within`, as its ends and its `Cut`; None if there is none.
+        """Return the end offsets and the `Cut` of the newest cut up to the positions `within`; None if there is none.
 
-        With `at`, return that cut instead.
+        If `at` is given, return the cut with these checkpoints instead.
         """
         topics, length = self._reader(admin), TAIL
         self._ids = ids
@@ -146,7 +149,7 @@ class Alignment:
             self.close()
 
     def _read_tails(self, topics: TopicReader, length: int) -> bool:
-        """Read the last `length` offsets of each barrier topic. Return whether these are all offsets of the topics."""
+        """Read the last `length` offsets of each barrier topic. Return whether this covers all topics completely."""
         self.close()
         first = self._begins(topics)
         for name in self._align.topics:
@@ -158,7 +161,7 @@ class Alignment:
     # -- in each micro-batch ----------------------------------------------------------------------------------------
 
     def aim(self, available: Available, admin: AdminClient, limit: int | None, *, ends: bool, at_once: bool) -> Aim:
-        """Return where the next micro-batch may end. *Once per trigger, after the visible offsets are known*.
+        """Return where the next micro-batch may end. Call this in each trigger, after the visible offsets are known.
 
         The marks are read after `available` was computed. If a query writes a mark and then a row, the row becomes visible only
         after the mark. So all marks before the rows in `available` can be read here.
@@ -209,7 +212,10 @@ class Alignment:
         return aim if aim.next is None else replace(aim, joins=aim.next in met.closing)
 
     def _agreed(self, aim: Aim, outlook: Outlook, met: Situation) -> Aim:
-        """Propose the next cut to the query's other sources. If another cut was agreed on meanwhile, read nothing."""
+        """Propose the cut of `aim` to the query's other sources, and return `aim`.
+
+        If another cut was agreed on meanwhile, return an aim that reads nothing.
+        """
         if self._meeting is None or aim.next is None:
             return aim
         agreed = self._meeting.agree(met, outlook.cut, aim.next)
@@ -221,7 +227,7 @@ class Alignment:
         return self._meeting is not None
 
     def no_cut(self) -> Cut:
-        """Return the cut of a source that has not reached one yet."""
+        """Return an empty `Cut`, for a source that has not reached a cut yet."""
         return Cut(query=self._query())
 
     def _query(self) -> str:
@@ -255,7 +261,10 @@ class Alignment:
         reader.begin(offset)
 
     def _read_enough(self, look: Callable[[], Outlook], *, everything: bool) -> Outlook:
-        """Read more marks until those in memory contain a cut, or until all are read. Return the `Outlook`."""
+        """Read marks until the marks in memory contain a cut, or until all marks are read. Return the result of `look`.
+
+        If `everything` is true, read all marks.
+        """
         while True:
             for name in sorted(self._unread):
                 channel = self._channels[name]
@@ -283,7 +292,7 @@ class Alignment:
         return TopicReader(admin, self._options.config, self._options.retries, clock=self._clock)
 
     def _begins(self, topics: TopicReader) -> dict[str, int]:
-        """Check the barrier topics, remember where they end, and return where they begin."""
+        """Check that every barrier topic has exactly one partition. Store the end offsets, return the first offsets."""
         try:
             there = topics.partitions(Subscription(topics=self._align.topics))
         except UnknownTopicError:
@@ -366,7 +375,7 @@ def _meeting(location: Mapping[str, str]) -> Meeting:
 
 
 def _passing(ahead: Mapping[str, Sequence[Followed]], at: Checkpoints) -> dict[str, int] | None:
-    """Return, for each barrier topic, how many marks the cut `at` passes; None if one of its marks is not in memory."""
+    """Return how many marks of each barrier topic to pass to reach the cut `at`; None if not all are in memory."""
     numbers = {name: [mark.checkpoint.checkpoint for mark in marks] for name, marks in ahead.items()}
     if any(checkpoint not in numbers.get(name, ()) for name, checkpoint in at.items()):
         return None
@@ -374,7 +383,7 @@ def _passing(ahead: Mapping[str, Sequence[Followed]], at: Checkpoints) -> dict[s
 
 
 def _place(name: str, channel: Channel) -> str:
-    """Describe a channel's newest mark in words."""
+    """Describe a channel's newest mark in words, for a warning."""
     mark = channel.newest
     if mark is None:
         return f"{name} has no mark"

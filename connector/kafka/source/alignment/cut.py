@@ -1,4 +1,4 @@
-"""A query's position among the barriers of other queries. The query's offsets record it."""
+"""`Cut`: a query's position among the barriers of other queries, as the query's offsets record it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from connector.kafka.marks.cuts import Lineage
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut up to which the query has read all rows. A cut has one mark per channel; these marks agree on barriers."""
+    """The newest cut up to which the query has read all rows.
+
+    A cut consists of one mark from each channel. If channels have a common origin, their marks contain the same barrier
+    of that origin.
+    """
 
     # Barrier topic → the cut's mark in this topic; empty before the first cut.
     marks: Mapping[str, Passed] = field(default_factory=dict)
@@ -34,11 +38,11 @@ class Cut:
 
     @property
     def checkpoints(self) -> dict[str, int]:
-        """The checkpoints that identify the cut: barrier topic → the checkpoint of its mark."""
+        """The checkpoint of the cut's mark in each barrier topic. Together, these checkpoints identify the cut."""
         return {topic: mark.checkpoint for topic, mark in self.marks.items()}
 
     def same_marks(self, other: Cut | None) -> bool:
-        """Return whether two cuts have the same marks and the same taken barriers; None counts as an empty cut."""
+        """Return whether two cuts have the same marks and the same taken barriers. None counts as an empty cut."""
         before = other or Cut()
         return (self.marks, self.taken) == (before.marks, before.taken)
 

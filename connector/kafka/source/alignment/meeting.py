@@ -1,8 +1,8 @@
-"""The place where the sources of a query agree on the next cut, if the query has several. *Driver's source processes*.
+"""Lets the sources of a query agree on the next cut, if the query has several sources.
 
-Spark asks one source after the other where the micro-batch ends, each in its own process, and writes all ends together
-into ``offsets/N``. So the newest file shows where every source is. All sources are at one cut, or on their way from this
-cut to the next one:
+This runs in the driver's source processes. Spark asks one source after the other where the micro-batch ends, each in
+its own process, and writes all ends together into ``offsets/N``. So the newest file shows where every source is. All
+sources are at one cut, or on their way from this cut to the next one:
 
 1. A source at a cut leaves it only if no other source is still on its way to that cut.
 2. If another source has left the cut, this source reads to the cut that the other source is reading to, or has reached.
@@ -39,7 +39,7 @@ Checkpoints = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Situation:
-    """The facts that a source at a cut knows about the other sources before a micro-batch."""
+    """The state of a query's other sources before a micro-batch, as one source sees it."""
 
     batch: int  # The newest micro-batch in Spark's offset log; -1 if there is none.
     waits: bool = False  # Whether another source is still on its way to the source's cut.
@@ -48,14 +48,14 @@ class Situation:
 
 
 class Meeting:
-    """The meeting point of a query's sources.
+    """Lets the sources of one query, each in its own process, agree on the next cut.
 
     Parameters
     ----------
     location : CheckpointLocation
         The query's checkpoint location.
     driver : Callable[[], str]
-        Returns an identifier of the driver, which all its processes share.
+        Returns an identifier that all processes of one driver share.
     """
 
     def __init__(self, location: CheckpointLocation, driver: Callable[[], str]) -> None:
@@ -70,7 +70,7 @@ class Meeting:
         return self._query
 
     def look(self, own: Cut, topics: Collection[str]) -> Situation:
-        """Return where the other sources are, seen from a source at the cut `own`; `topics` are the query's barrier topics."""
+        """Return the other sources' state, for a source at the cut `own`. `topics` are the query's barrier topics."""
         batch = newest(self._location, "offsets")
         mine, ahead, left, closing = own.checkpoints, [], None, []
         lines = source_lines(self._location, batch) if batch >= 0 else []
@@ -100,14 +100,17 @@ class Meeting:
         return Situation(batch, target=target, closing=tuple(closing))
 
     def agree(self, situation: Situation, own: Cut, chosen: Checkpoints) -> Checkpoints:
-        """Record the cut that a source has chosen as the next one, and return it. If another was recorded, return that one."""
+        """Record `chosen` as the next cut after `own`, and return it.
+
+        If a next cut is already recorded, return that one.
+        """
         name = _name(situation.batch, own.checkpoints)
         return self._create(name, dict(chosen), situation.batch) or {}
 
     def start(self, choose: Callable[[], Checkpoints | None]) -> Checkpoints | None:
         """Return the cut at which all sources of a new query begin; None if they begin without one.
 
-        The first source of this driver to ask chooses it.
+        The source that asks first calls `choose`. This driver's other sources get the same cut.
         """
         driver = hashlib.sha256(self._driver().encode()).hexdigest()[:32]
         name = f"-1-{driver}.json"
@@ -138,7 +141,10 @@ class Meeting:
 
 
 def _is_before(one: Checkpoints, other: Checkpoints) -> bool:
-    """Return whether no mark of one cut is after the other cut's mark, and the cuts differ. A missing mark is before all."""
+    """Return whether the cut `one` is before the cut `other`: they differ, and none of the marks of `one` is later.
+
+    A missing mark is before every other mark.
+    """
     return one != other and all(number <= other.get(topic, 0) for topic, number in one.items())
 
 

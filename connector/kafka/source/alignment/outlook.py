@@ -1,4 +1,4 @@
-"""`Outlook`: the facts that a query needs to follow barriers: marks, its position, readable offsets. Pure functions."""
+"""`Outlook`: the facts from which a query that follows barriers decides how far to read. All methods are pure."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Outlook:
 
     @property
     def at(self) -> dict[str, Lineage | None]:
-        """Barrier topic → the lineage of the last mark that the query has passed; None if it has passed none."""
+        """The lineage of the last mark that the query has passed in each barrier topic; None if it has passed none."""
         return {name: None if c.at is None else c.at.lineage for name, c in self.channels.items()}
 
     def of(self, name: str, positions: Positions) -> dict[Partition, int]:
-        """Return only the positions in the topics of one channel."""
+        """Return those of the `positions` that are in the topics of the channel `name`."""
         return {
             partition: offset for partition, offset in positions.items() if partition.topic in self.channels[name].ids
         }
 
     def lineages(self, cut: Mapping[str, int]) -> list[Lineage]:
-        """Return the lineage of each mark in a cut. `cut` maps each barrier topic to the number of marks that it passes."""
+        """Return the lineage of each mark in a cut. `cut` maps each barrier topic to the number of marks to pass."""
         return [self.ahead[name][passed - 1].lineage if passed else self.at[name] or {} for name, passed in cut.items()]
 
     def behind(self, name: str, ends: Positions) -> dict[Partition, int]:
@@ -59,7 +59,7 @@ class Outlook:
     def targets(self, cut: Mapping[str, int]) -> dict[Partition, int]:
         """Return the offset in each partition at which the query reaches a cut, or the query's position if that is later.
 
-        `cut` maps each barrier topic to the number of marks that the cut passes.
+        `cut` maps each barrier topic to the number of marks to pass.
         """
         found: dict[Partition, int] = {}
         for name, passed in cut.items():
@@ -67,7 +67,7 @@ class Outlook:
         return found
 
     def least(self) -> dict[str, int]:
-        """Map each barrier topic to the minimum number of marks that a cut at or after the query's position passes."""
+        """Return, per barrier topic, the minimum number of marks that the query must pass to reach a cut."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
@@ -77,7 +77,10 @@ class Outlook:
         return found
 
     def has_cut(self) -> bool:
-        """Return whether the marks in memory contain the cut to which the query is reading, or any cut if there is none yet."""
+        """Return whether the marks in memory contain the cut that the query is reading toward.
+
+        If the query is not reading toward a cut yet, any next cut counts.
+        """
         if self.cut.toward:
             newest = {
                 name: channel.newest.checkpoint if channel.newest else 0 for name, channel in self.channels.items()
@@ -86,15 +89,15 @@ class Outlook:
         return next_cut(self.at, self.ahead, self.least()) is not None
 
     def newest(self) -> dict[str, int] | None:
-        """Return the newest cut at or after the query's position whose rows can all be read now; None if there is none."""
+        """Return the newest cut that the query can reach now, at or after its position; None if there is none."""
         most = {name: marks_within(marks, self.of(name, self.visible)) for name, marks in self.ahead.items()}
         cut, least = newest_cut(self.at, self.ahead, most), self.least()
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
 
     def passing(self, cut: Mapping[str, int]) -> Cut:
-        """Return the `Cut` object for these numbers, as if the query had read exactly up to there.
+        """Return the `Cut` object of a query that has read exactly up to a cut.
 
-        `cut` maps each barrier topic to the number of marks that the query has read past.
+        `cut` maps each barrier topic to the number of marks to pass.
         """
         marks = dict(self.cut.marks)
         for name, passed in cut.items():
@@ -103,7 +106,7 @@ class Outlook:
         return Cut(marks, exact=True, waited=self.waits(cut), query=self.cut.query)
 
     def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
-        """Map each barrier topic to the milliseconds that its mark waited for the cut's last mark; omit zeros."""
+        """Return, per barrier topic, for how many milliseconds its mark waited for the cut's last mark; omit zeros."""
         seen = {name: self.ahead[name][passed - 1].seen for name, passed in cut.items() if passed}
         last = max(seen.values(), default=0)
         return {name: last - at for name, at in seen.items() if last > at}

@@ -1,4 +1,4 @@
-"""Chooses the cut at which a query stops reading next: how many marks of each barrier topic it passes. Pure functions."""
+"""Chooses the next cut at which a query stops: how many marks of each barrier topic to pass. All functions are pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEW: Final = 8
 """If more marks than this are ahead, the query may pass several marks in one step. If not, it stops at each cut."""
 
 TRIED: Final = 32
-"""The number of barriers to try as a stop, roundest numbers first. If none can be used, a smaller step is tried."""
+"""The maximum number of barriers to try as a stop. If the query can stop at none of them, it tries a smaller step."""
 
 
 def resume(outlook: Outlook) -> dict[str, int]:
@@ -46,7 +46,10 @@ def resume(outlook: Outlook) -> dict[str, int]:
 
 
 def choose(outlook: Outlook) -> dict[str, int] | None:
-    """Return the next cut to read to. If many marks are ahead, choose a later cut at which other lagging queries also stop."""
+    """Return the next cut to read to; None if there is none yet.
+
+    If many marks are ahead, choose a later cut, at which other lagging queries also stop.
+    """
     least = outlook.least()
     cut = next_cut(outlook.at, outlook.ahead, least)
     if cut is None:
@@ -63,7 +66,10 @@ def choose(outlook: Outlook) -> dict[str, int] | None:
 
 
 def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a cut on which all channels agree, at the roundest barrier in the next `window` marks; None if there is none."""
+    """Return a cut on which all channels agree, among the next `window` marks of each; None if there is none.
+
+    Prefer the roundest barrier numbers, as `by_roundness` sorts them.
+    """
     lineages = dict(zip(cut, outlook.lineages(cut), strict=True))
     queries = {name: channel.newest.query for name, channel in outlook.channels.items() if channel.newest is not None}
     origin = pace(lineages, queries)
@@ -86,7 +92,10 @@ def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> 
 
 
 def _each_rounded(outlook: Outlook, least: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a cut at each channel's roundest barrier; None if channels have a common origin, and so have to agree."""
+    """Return a cut at which each channel stops at its roundest barrier number, as `by_roundness` sorts them.
+
+    Return None if channels have a common origin, because these channels have to stop at the same barrier.
+    """
     found = {}
     for name, all_marks in outlook.ahead.items():
         marks = all_marks[:window]
@@ -99,7 +108,7 @@ def _each_rounded(outlook: Outlook, least: Mapping[str, int], window: int) -> di
 
 
 def _fits(outlook: Outlook, cut: Mapping[str, int]) -> bool:
-    """Return whether one micro-batch can reach a cut within the limit of offsets."""
+    """Return whether one micro-batch can reach a cut without exceeding the limit on offsets."""
     if outlook.limit is None:
         return True
     return (

@@ -1,4 +1,4 @@
-"""A stream's backlog: the rows that a query can read now, and the rows that were lost before it read them. *Driver*."""
+"""Finds the rows that a stream can read now, and the rows that were lost before it read them. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Backlog:
-    """Compares a query's positions with the brokers' partitions. With ``failOnDataLoss=false`` it skips lost rows."""
+    """Compares a query's positions with the offsets on the brokers. If data loss is allowed, it skips lost rows."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Backlog:
         return {**self.__dict__, "_admin": None}
 
     def admin(self) -> AdminClient:
-        """Return the client that asks the brokers."""
+        """Return the client for requests to the brokers. Create it if there is none."""
         if self._admin is None:
             self._admin = self._brokers(self._options.config)
         return self._admin
@@ -60,7 +60,7 @@ class Backlog:
         self._admin = None
 
     def start(self) -> SourceOffset:
-        """Return where a new query begins."""
+        """Return the offset at which a new query begins, according to its options."""
         options, topics = self._options, self._topics()
         partitions = topics.partitions(options.subscription)
         options.subscription.check(partitions)
@@ -75,13 +75,13 @@ class Backlog:
         )
 
     def fix_target(self) -> None:
-        """Make this run end at the offsets that can be read now (availableNow)."""
+        """Make this run (availableNow) end at the offsets that can be read now."""
         topics, subscription = self._topics(), self._options.subscription
         # Topics may be missing here: `available` compares them with the checkpoint.
         self.target = topics.latest(topics.partitions(subscription, subscription.names()))
 
     def raise_target(self, ends: Positions) -> bool:
-        """Make this run end at these offsets at the earliest. Return whether that changes its target (availableNow)."""
+        """Make this run (availableNow) read at least up to these offsets. Return whether that changes its target."""
         if self.target is None or all(end <= self.target.get(partition, 0) for partition, end in ends.items()):
             return False
         self.target = {p: max(self.target.get(p, 0), ends.get(p, 0)) for p in {**self.target, **ends}}
@@ -112,13 +112,19 @@ class Backlog:
         )(ask)
 
     def check_planned(self, before: SourceOffset, end: SourceOffset) -> None:
-        """Check that no topic was deleted or re-created. Call this before you use an end that a rewind planned."""
+        """Before an end that a rewind planned is used, raise if a topic was deleted or re-created.
+
+        If data loss is allowed, check nothing: `left_of` then leaves out the lost rows.
+        """
         if self._options.fail_on_data_loss:  # if failOnDataLoss=false, `left_of` leaves out the lost rows
             topics, standing = self._stand(before)
             _refuse_loss(standing, recreated_topics(end.ids, topics.ids), end)
 
     def left_of(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return a replay's ranges without the rows that were lost after the offsets were picked."""
+        """Return a replay's ranges, without rows that were lost after the planning.
+
+        If rows were lost, raise unless data loss is allowed.
+        """
         wanted = sorted({part.partition for part in ranges})
         # The topics in the recorded offsets, even if the options now name other topics.
         names = tuple(sorted({partition.topic for partition in after.topics}))
@@ -173,7 +179,10 @@ class Backlog:
         return Available(after, ends, first, lost)
 
     def _first_rows(self, first: Positions) -> dict[Partition, Loss]:
-        """Return the losses in partitions that are new to the query: rows removed before the query first saw them."""
+        """Return the losses in partitions that are new to the query: rows that were removed before the query read any.
+
+        If there are any losses, raise unless data loss is allowed.
+        """
         lost = {partition: offset for partition, offset in first.items() if offset > 0}
         if lost and self._options.fail_on_data_loss:
             shown = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
@@ -187,7 +196,7 @@ class Backlog:
         return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}
 
     def _stand(self, before: SourceOffset) -> tuple[TopicReader, Standing]:
-        """Return a topic reader, which has the topics' ids, and the query's `Standing` in the existing partitions."""
+        """Return the `TopicReader` that has the topics' ids, and the query's `Standing` in the existing partitions."""
         topics = self._topics()
         read_before = {partition.topic for partition in before.topics}
         return topics, self._surely(topics, before, self._options.subscription, read_before | set(before.gone))
@@ -231,9 +240,9 @@ def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], los
 def _up_to(
     target: Mapping[Partition, int], latest: Mapping[Partition, int], begin: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    """Return the ends that do not go beyond a target. A position that is already beyond it does not move.
+    """Limit the ends `latest` to the target. If a position is already beyond the target, its end is the position.
 
-    The next run reads partitions that were created after the target.
+    Partitions that were created after the target was set are left to the next run.
     """
     return {
         partition: min(offset, max(target.get(partition, 0), begin.get(partition, 0)))

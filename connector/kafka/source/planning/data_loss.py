@@ -1,7 +1,7 @@
-"""Errors and warnings about rows that were lost before a query read them. *Driver*.
+"""Errors and warnings about rows that were lost before a query read them. Used on the driver.
 
-`standing` finds such losses when a micro-batch is planned. If rows are removed after the planning, the task that should read
-them handles the loss: `connector.kafka.source.reading.range_loss`.
+`standing` finds such losses when a micro-batch is planned. If rows are removed later, the task that should read them
+handles the loss: `connector.kafka.source.reading.range_loss`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
 
 
 def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
-    """Log losses, one line per partition. `seen` are the partitions' last known ends. *Driver*."""
+    """Log losses, one line per partition. `seen` has the partitions' last known ends."""
     for partition, loss in sorted(lost.items()):
         waiting = (seen or {}).get(partition, 0) - loss.position
         if loss.rows is not None:

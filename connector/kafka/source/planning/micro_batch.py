@@ -1,4 +1,7 @@
-"""Pure functions that pick the end of the next micro-batch: share a limit among partitions, add a barrier if due."""
+"""Picks the end of the next micro-batch: divides the limit among the partitions, and adds a barrier if one is due.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ K = TypeVar("K", bound=Hashable)
 
 
 def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, int]:
-    """Share a limit among partitions by their backlogs.
+    """Divide a limit on offsets among partitions, by the size of their backlogs.
 
     Every partition with a backlog gets at least one offset, so that large partitions do not starve small ones. The rest of
-    the limit is shared in proportion to the backlogs, largest remainders first. If the limit is less than the number of
-    partitions, they take turns; `turn` is the number of the turn.
+    the limit is divided in proportion to the backlogs, and the largest remainders are rounded up. If the limit is less
+    than the number of partitions with a backlog, these partitions take turns; `turn` is the number of the turn.
     """
     waiting = [key for key, rows in backlog.items() if rows > 0]
     total = sum(backlog[key] for key in waiting)
@@ -49,14 +52,17 @@ def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, in
 
 @dataclass(frozen=True)
 class TriggerLimits:
-    """The limits of a micro-batch's size."""
+    """The limits on the size of a micro-batch."""
 
     most: int | None = None  # ``maxOffsetsPerTrigger``.
     least: int | None = None  # ``minOffsetsPerTrigger``.
     delay_ms: int = 900_000  # ``maxTriggerDelay``, in milliseconds.
 
     def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
-        """Return whether to wait for more rows: fewer than `least` are waiting, and `delay_ms` has not passed after `since`."""
+        """Return whether to wait for more rows.
+
+        Wait if fewer than `least` rows are waiting, and less than `delay_ms` has passed after `since`.
+        """
         if self.least is None or since is None or waiting >= self.least:
             return False
         return 0 <= now - since < self.delay_ms

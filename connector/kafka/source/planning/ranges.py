@@ -1,4 +1,4 @@
-"""Ranges of offsets, which tasks read. Pure functions."""
+"""Makes the ranges of offsets that tasks read. All functions are pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
 def narrow(
     ranges: Sequence[OffsetRange], unreadable: Collection[Partition], earliest: Positions, latest: Positions
 ) -> list[OffsetRange]:
-    """Cut a replay's ranges to the rows that still exist. A pure function.
+    """Shorten a replay's ranges to the rows that still exist.
 
     If no row of a range exists, the result has an empty range in its place. So the replay has the same tasks in the same
     order, and each task's rows are compared with the rows that this task committed before.

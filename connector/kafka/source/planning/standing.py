@@ -1,4 +1,4 @@
-"""`Standing`: a query's position in the partitions that exist now, and the rows that it has lost. *Driver*."""
+"""`Standing`: a query's position in the partitions that exist now, and the rows that it has lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connector.kafka.source.topic_reader import TopicReader
 
 @dataclass(frozen=True)
 class Standing:
-    """A query's position in the partitions that exist now."""
+    """A query's position in the partitions that exist now, and the partitions in which the query can't continue."""
 
     known: Positions  # The offset to read next, in each partition that the query has read before.
     recreated: tuple[Partition, ...]  # Partitions whose topic was deleted and created again.
@@ -26,7 +26,7 @@ class Standing:
 
 
 def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[str, str]) -> Standing:
-    """Return a query's `Standing`: compare its last end with the partitions and topic ids that exist. Pure function."""
+    """Return a query's `Standing`: compare its last end with the existing partitions and topic ids."""
     there = frozenset(partitions)
     recreated = recreated_topics(before.ids, ids)
     known: dict[Partition, int] = {}
@@ -58,7 +58,10 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
 def _set_aside(
     before: SourceOffset, ids: Mapping[str, str], there: Collection[Partition]
 ) -> tuple[dict[Partition, int], dict[str, SetAside]]:
-    """Split the positions that were set aside. Return those of partitions that exist again, and those that stay set aside."""
+    """Split the positions that were set aside: those of partitions that exist again, and those that stay set aside.
+
+    If a topic was created again, with another id, its positions are dropped.
+    """
     known: dict[Partition, int] = {}
     gone: dict[str, SetAside] = {}
     for topic, aside in before.gone.items():
@@ -76,7 +79,7 @@ def _set_aside(
 def resume(
     standing: Standing, earliest: Positions, latest: Positions
 ) -> tuple[dict[Partition, int], dict[Partition, Loss]]:
-    """Return the offsets at which reading continues, and the losses. Pure function."""
+    """Return the offset at which reading continues in each partition, and the losses."""
     positions, lost = dict(standing.known), dict(standing.lost)
     for partition, position in standing.known.items():
         if latest[partition] < position:
@@ -103,7 +106,7 @@ def stand_surely(
     may_miss: Collection[str],
     ask_each: Callable[[Sequence[str]], Sequence[Mapping[str, TopicView]]],
 ) -> Standing:
-    """Return a query's `Standing`. A partition counts as gone or re-created only if all brokers that are asked agree.
+    """Return a query's `Standing`. A partition counts as gone or re-created only if every broker that is asked agrees.
 
     The first answer comes from any broker, and its metadata may be old: it may not know a new partition yet, or may still
     know a deleted topic. If such an answer counted, the query would read the topic again from its first row.

@@ -1,4 +1,4 @@
-"""Divides a micro-batch's ranges among tasks. Pure: the result depends only on the ranges and the limits."""
+"""Divides a micro-batch's ranges among tasks. The result depends only on the ranges and the limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connector.kafka.source.task_limits import TaskLimits
 
 
 def divide(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[tuple[OffsetRange, ...]]:
-    """Return each task's ranges.
+    """Divide ranges among tasks, and return each task's ranges.
 
     Parameters
     ----------
@@ -22,8 +22,8 @@ def divide(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[tuple[Offs
     Returns
     -------
     list of tuple of OffsetRange
-        The ranges in their order, at most one range per partition in a task. If ranges are packed, the longest task is as short
-        as it can be without a change of the order.
+        The ranges in their order, at most one range per partition in a task. If tasks get several ranges, the longest
+        task is as short as possible without changing the order.
     """
     parts = _split(ranges, limits)
     if limits.most is None or len(parts) <= limits.most:
@@ -35,7 +35,7 @@ def _split(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[OffsetRang
     """Split ranges that are too long into even parts, and return them in order.
 
     Ranges that are longer than `longest` are split first. If there are still fewer parts than `least`, the parts are split
-    again: each gets a number of parts for its share of all offsets, but at least one.
+    again, in proportion to their lengths.
     """
     parts = list(ranges)
     if limits.longest is not None:
@@ -54,7 +54,7 @@ def _split(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[OffsetRang
 
 
 def _share(length: int, total: int, tasks: int) -> int:
-    """Return how many tasks a range gets for its share of all offsets, rounded, but at least one."""
+    """Return how many of the `tasks` a range gets, in proportion to its length: a rounded number, but at least one."""
     return max(1, (2 * length * tasks + total) // (2 * total))
 
 
@@ -65,7 +65,7 @@ def _parts(whole: OffsetRange, number: int) -> list[OffsetRange]:
 
 
 def _packed(parts: Sequence[OffsetRange], most: int, longest: int | None) -> list[list[OffsetRange]]:
-    """Return each task's parts: exactly `most` tasks, or more if their length would exceed `longest`."""
+    """Pack the parts into tasks, in order: into `most` tasks, or more if a task would be longer than `longest`."""
     lengths = [len(part) for part in parts]
     shortest, largest = max(*lengths, -(-sum(lengths) // most)), sum(lengths)
     while shortest < largest:  # find the smallest length of a task with which so few tasks are enough
@@ -93,7 +93,7 @@ def _sizes(lengths: Sequence[int], capacity: int, least: int = 1) -> list[int]:
 
 
 def _joined(task: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Join the parts of each partition in a task. These parts follow one another."""
+    """Join a task's consecutive parts of the same partition into one range."""
     joined: list[OffsetRange] = []
     for part in task:
         if joined and joined[-1].partition == part.partition:

@@ -1,4 +1,4 @@
-"""Consumers that tasks reuse, and their settings. *Executor*."""
+"""Consumers that an executor's tasks reuse, and the settings of these consumers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TUNED: Mapping[str, Any] = {
     # Lost connections of an idle consumer do no harm. A busy consumer reports them in its errors.
     "log_level": 2,
 }
-"""Our defaults for consumers, which the user's settings override."""
+"""Our default settings for consumers. The user's settings override them."""
 
 OURS: Mapping[str, Any] = {
     "auto.offset.reset": "error",
@@ -50,10 +50,11 @@ complaints: deque[str] = deque(maxlen=1)
 
 @contextmanager
 def borrow_consumer(config: ClientConfig, topic_ids: Mapping[str, str] | None = None) -> Iterator[RangeConsumer]:
-    """Yield a consumer with these settings: the idle consumer of this process, or a new one. *Called on an executor*.
+    """Yield a consumer with these settings: the idle consumer of this process, or a new one. Runs on an executor.
 
-    One task uses a consumer at a time. A consumer is dropped after an error, or if it has read an older topic of this name:
-    the client remembers the epoch of a leader, and would wait forever for a leader of the new topic, whose epochs begin at 0.
+    One task uses a consumer at a time. A consumer is dropped after an error, or if it has read an older topic with the
+    same name: the client remembers the old leader's epoch, and would wait forever, because the new topic's epochs begin
+    at 0.
     """
     wanted = topic_ids or {}
     settings = {**TUNED, **config.for_librdkafka(), **OURS}

@@ -1,4 +1,4 @@
-"""Reads ranges of offsets in batches, each exactly up to its end. *Executor*."""
+"""Reads ranges of offsets in batches, and stops exactly at the end of each range. Runs on executors."""
 
 from __future__ import annotations
 
@@ -24,29 +24,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STALL_SECONDS: Final = 120.0
-"""Maximum wait for the next row of a planned range, as in Spark's own source (spark.network.timeout)."""
+"""Maximum seconds to wait for the next row of a planned range; as in Spark's own source (``spark.network.timeout``)."""
 
 LOOK_SECONDS: Final = 3.0
-"""If loss is allowed, ask after this wait whether the topic still exists: reading a deleted topic raises no error."""
+"""If data loss is allowed, and no row arrives for this many seconds, ask whether the topic still exists.
+
+Reading from a deleted topic raises no error.
+"""
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
 """A batch ends at BATCH_ROWS or BATCH_BYTES, because its rows are in memory three times (client, Python, Arrow).
 
-A batch can be larger than that by one of the client's queues, because a queue is always taken as a whole."""
+A batch can be larger by as much as one of the client's queues holds, because only rows that were taken from the queue
+are counted."""
 
 FIRST_ROWS: Final = 500
-"""Number of rows to ask for until the size of the task's rows is known."""
+"""Number of rows to ask for in a task's first batch, before the size of the task's rows is known."""
 
 AHEAD_ROWS: Final = 20_000
-"""While fewer offsets than this are left to read, the client also fetches the next range.
+"""If fewer offsets than this are left to read, the client also fetches the next ranges.
 
-So a task with many short ranges does not wait for a first fetch in each, and long ranges are not all in memory at once."""
+So a task with many short ranges does not wait at the start of each range, and long ranges do not fill the memory."""
 
 AHEAD_RANGES: Final = 12
 """The maximum number of ranges that the client fetches ahead.
 
-The client fills a queue for each range, also with rows after the end of the range: up to 5 MiB (`consumers.TUNED`)."""
+The client fills a queue of up to 5 MiB for each range (`consumers.TUNED`), also with rows after the range's end."""
 
 WAIT_SECONDS: Final = 0.1
 
@@ -72,7 +76,7 @@ _NO_TOPIC: Final = frozenset({"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_T
 
 
 class KafkaInputPartition(InputPartition):
-    """The ranges of one reader task, and the ids of their topics. *Made on the driver, read on an executor*."""
+    """The ranges of one reader task, and the ids of their topics. The driver makes it, and an executor uses it."""
 
     def __init__(self, ranges: Sequence[OffsetRange], ids: Mapping[str, str]) -> None:
         topics = sorted({wanted.partition.topic for wanted in ranges})
@@ -84,7 +88,7 @@ class KafkaInputPartition(InputPartition):
 def read_ranges(
     options: ReadOptions, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of ranges, one range after the other. *Called on an executor, once per task*."""
+    """Yield the rows of the ranges, one range after the other. Runs on an executor, once per task."""
     ranges = [wanted for wanted in ranges if len(wanted)]
     if not ranges:
         return
@@ -103,14 +107,16 @@ def fetch(
     stall_seconds: float = STALL_SECONDS,
     tolerance: LossTolerance | None = None,
 ) -> Iterator[Records]:
-    """Yield all rows of ranges, one range after the other, in batches of up to 10,000. A batch can have rows of several ranges.
+    """Yield all rows of the ranges, one range after the other, in batches of up to 10,000 rows.
+
+    A batch can have rows of several ranges.
 
     A range is complete when the consumer's position reaches its end. Under read_committed, the last offsets may be markers
     or aborted rows, which are never delivered, so the last row does not show the end. The position has reached the end when a
     row at or after the end arrives, or when the client reports that no more rows can be read now (PARTITION_EOF).
 
-    The order is the same each time, although the client fetches several ranges at once: two sinks that write a micro-batch,
-    or one sink that writes it twice, see the same row of a key last.
+    The order of the rows is the same each time, although the client fetches several ranges at once. So two sinks that
+    write the same micro-batch, or one sink that writes it twice, see the same row last for each key.
     """
     clock = clock or SystemClock()
     complaints.clear()
@@ -131,7 +137,7 @@ def fetch(
 
 
 class _Batch:
-    """Rows that are yielded together."""
+    """Collects the rows that `fetch` yields together."""
 
     def __init__(self) -> None:
         self._ask = FIRST_ROWS
@@ -143,7 +149,7 @@ class _Batch:
 
     @property
     def room(self) -> int:
-        """The number of further rows to ask for. More rows than this may arrive."""
+        """The maximum number of further rows to ask for."""
         return self._ask - self.rows
 
     @property
@@ -156,7 +162,7 @@ class _Batch:
         self._size += sum(item.size for item in items)
 
     def drain(self) -> Records:
-        """Return the rows, and begin the next batch."""
+        """Return the batch's rows, and begin the next batch."""
         first, *others = self._items
         self._ask = int(min(BATCH_ROWS, max(1, BATCH_BYTES // (self._size / self.rows + 100))))
         self._clear()
@@ -172,7 +178,10 @@ class _Ahead:
         self._prepared: deque[OffsetRange] = deque()
 
     def prepare(self, current: OffsetRange, left: int) -> None:
-        """Fetch the ranges after `current`, of which `left` offsets are not read yet, if that is worth it."""
+        """Let the client fetch the ranges after `current`, if few offsets of `current` are left to read.
+
+        `left` is the number of offsets of `current` that are not read yet.
+        """
         for queue in (self._waiting, self._prepared):
             if queue and queue[0] == current:
                 queue.popleft()
@@ -213,7 +222,7 @@ class _Reading:
         return max(0, self._wanted.end - self._position)
 
     def take(self, most: int) -> list[Records]:
-        """Return the rows that have arrived, without rows at or after the range's end. Raise if none arrived for too long."""
+        """Return at most `most` newly arrived rows of the range. Raise if no row has arrived for too long."""
         taken = self._take(most)
         if taken:
             self.wait_anew()
@@ -261,7 +270,11 @@ class _Reading:
         return False
 
     def _continue_after_refusal(self) -> None:
-        """Continue at the first existing row, after the leader rejected an offset. Raise unless loss is allowed."""
+        """After the leader has rejected an offset, continue at the first existing row, if data loss is allowed.
+
+        If data loss is not allowed, raise. If the leader turns out to have the offset, or does not answer, read from
+        the same offset again.
+        """
         at, position = self._wanted.partition, self._position
         holding = ask_twice(lambda: _holding(self._consumer, at), position, self._clock)
         if holding is None:
@@ -294,7 +307,7 @@ class _Reading:
 
 
 def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
-    """Raise an error if a retry would not help. After any other error, the client continues by itself."""
+    """Raise if a retry would not help against `error`. After any other error, the client continues by itself."""
     name, reason = error.name(), error.str()
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")
@@ -333,7 +346,7 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
 
 
 def _holding(consumer: RangeConsumer, partition: Partition) -> Holding | None:
-    """Ask the partition's leader which offsets it holds. Return None if it does not answer."""
+    """Ask the partition's leader which offsets it holds. Return None if the leader does not answer."""
     marks = consumer.watermarks(partition)
     # The offsets are negative if the client does not know them yet.
     return Holding(*marks) if marks is not None and min(marks) >= 0 else None

@@ -1,4 +1,4 @@
-"""Implements `records` with librdkafka's own messages, without a Python object per row."""
+"""Implements the interfaces in `records` with librdkafka's own messages, without a Python object per row."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Client:
         return address
 
     def free(self, address: int) -> None:
-        """Free the messages of an array. Call this exactly once for each array."""
+        """Free the messages for which `own` returned this key. Call this exactly once for each key."""
         messages = self._unfreed.pop(address, None)
         if messages is not None:
             self._columns.destroy(address, len(messages), self._destroy)
@@ -91,7 +91,7 @@ def _complaint(complain: Callable[[KafkaError], None]) -> Any:
 
 
 class _Held:
-    """Messages of librdkafka. They are freed when nothing refers to them anymore; their client stays alive until then."""
+    """Keeps librdkafka's messages and their client alive. It frees the messages when nothing refers to it."""
 
     def __init__(self, client: _Client, messages: Array) -> None:
         self._client = client
@@ -104,7 +104,7 @@ class _Held:
 
 
 class NativeRecords:
-    """Rows as messages of librdkafka."""
+    """Rows that are held as librdkafka's own messages, by their addresses in memory."""
 
     def __init__(
         self, library: Library, columns: Columns, messages: Array, offsets: Array, held: Sequence[object], runs: Runs
@@ -139,7 +139,7 @@ class NativeRecords:
         return len(self._messages)
 
     def before(self, end: int) -> NativeRecords | None:
-        """Return the rows before an offset; None if there are none. All rows are of one partition."""
+        """Return the rows before an offset; None if there are none. All rows must be from one partition."""
         kept = int(np.searchsorted(self._offsets, end))
         if kept == len(self):
             return self
@@ -173,7 +173,10 @@ class NativeRecords:
         return assemble(self._runs, columns, self._offsets, self._times, own)
 
     def _check_size(self, *sizes: int) -> None:
-        """Reject columns too large for Arrow's 32-bit offsets, which only a client's queue of gigabytes can hold."""
+        """Raise if a column is too large for Arrow's 32-bit offsets.
+
+        This is possible only if the client's queue is set to several gigabytes.
+        """
         if max(sizes) > LARGEST_COLUMN:
             raise StoreError(
                 "READ_FAILED",
@@ -236,7 +239,7 @@ class NativeRecords:
 class NativeConsumer:
     """A consumer that reads one partition at a time, and can fetch others meanwhile.
 
-    Each partition has a queue of its own. Otherwise, the rows of all partitions would be mixed in one queue.
+    Each partition has its own queue. Otherwise, the rows of all partitions would be mixed in one queue.
 
     Parameters
     ----------
@@ -267,7 +270,7 @@ class NativeConsumer:
         self._prepared: dict[Partition, int] = {}
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Start delivering this partition's rows from this offset on. Drop rows of an earlier `begin`."""
+        """Start delivering this partition's rows from this offset on. Drop rows that remain from an earlier `begin`."""
         ready = self._prepared.pop(at, None) == offset
         self._release([old for old in self._client.queues if old not in self._prepared and not (old == at and ready)])
         if not ready:
@@ -275,7 +278,7 @@ class NativeConsumer:
         self._at = at
 
     def prepare(self, starts: Mapping[Partition, int]) -> None:
-        """Start fetching rows from these offsets on, for later calls of `begin`."""
+        """Start fetching rows from these offsets on, before `begin` asks for them."""
         self._fetch(starts)
         self._prepared |= starts
 
@@ -302,7 +305,7 @@ class NativeConsumer:
         library.check(error)
 
     def _release(self, partitions: Sequence[Partition]) -> None:
-        """Stop fetching rows of these partitions, and drop the rows that have arrived."""
+        """Stop fetching rows from these partitions, and drop the rows that have already arrived."""
         if not partitions:
             return
         library = self._library
@@ -373,7 +376,7 @@ class NativeConsumer:
     def _consume(self, queue: int, most: int, milliseconds: int) -> Array:
         found = np.empty(most, np.uint64)
         count = self._library.consume_batch_queue(queue, milliseconds, found.ctypes.data, most)
-        return found[: max(0, count)]  # behind the count may be messages that the library has freed itself
+        return found[: max(0, count)]  # after the count, there may be messages that the library has freed itself
 
     def _notice(self, message: int, code: int, offset: int) -> Notice:
         from confluent_kafka import KafkaError
@@ -382,7 +385,7 @@ class NativeConsumer:
         return Notice(KafkaError(code, reason.decode(errors="replace")), offset)
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
-        """Ask the leader for its first offset and the offset after its last one. Return None if it does not answer."""
+        """Ask the partition's leader for the first offset and the end offset. Return None if there is no answer."""
         first, last = ctypes.c_int64(-1), ctypes.c_int64(-1)
         code = self._library.query_watermark_offsets(
             self._client.client, at.topic.encode(), at.number, ctypes.byref(first), ctypes.byref(last), WATERMARK_MS

@@ -1,4 +1,4 @@
-"""Handles rows of a planned range that its task can't read. *Executor*.
+"""Handles the rows of a planned range that a task can't read. Runs on executors.
 
 With ``failOnDataLoss=false``, a task skips missing rows, but only if retention has removed them. The proof: the leader
 has rejected the offset, and two answers, with a pause between them, show that the partition begins later. If anything
@@ -64,8 +64,10 @@ def ask_twice(
 
 
 ASKER_SECONDS: Final = 60.0
-"""The time for which a process uses one client. After that, it makes a new client, because addresses and login tokens
-change."""
+"""The time, in seconds, for which a process uses one client to ask about topics.
+
+After that, the process makes a new client, because addresses and login tokens change.
+"""
 
 # One client per process, and the time limit of its use. A new client costs threads, connections and a login, and each
 # task asks twice. The process id is part of the key, because a client does not survive a fork.
@@ -88,7 +90,7 @@ def check_planned_topics(
     clock: Clock | None = None,
     brokers: Callable[[ClientConfig], AdminClient] = _asker,
 ) -> None:
-    """Check that topics are still the planned ones: a new topic of the same name has other rows at the same offsets.
+    """Check that these are still the topics that were planned: a re-created topic has other rows at the same offsets.
 
     Topic ids are never used again. So if the check passes after a task has read its rows, the rows are from the planned
     topics.
@@ -123,7 +125,10 @@ class LossTolerance:
     brokers: Callable[[ClientConfig], AdminClient] = check_brokers
 
     def pass_over(self, wanted: OffsetRange, position: int, holding: Holding) -> int:
-        """Skip rows that retention has removed: return the offset to read next."""
+        """Skip rows that retention has removed, and return the offset to read next.
+
+        Raise if the rows are missing for another reason.
+        """
         if holding.last < position:
             raise self._unreadable(wanted, position, f"the partition now ends at offset {holding.last}")
         if not self._is_there(wanted.partition):

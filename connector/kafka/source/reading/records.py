@@ -1,6 +1,7 @@
 """The interfaces for rows and consumers that `fetch` needs, and their implementation with confluent-kafka's objects.
 
-`native_records` implements them without a Python object per row. The implementation here is its reference and its fallback.
+`native_records` implements these interfaces without a Python object per row. The implementation in this module is the
+reference and the fallback.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
 
 WHOLE_TOPIC: Final = -1
-"""The partition number that the client gives if an error is about a whole topic."""
+"""The partition number in a client's error if the error is about a whole topic."""
 
 
 class Records(Protocol):
@@ -69,16 +70,16 @@ class RangeConsumer(Protocol):
     """A client that reads one partition at a time."""
 
     def begin(self, at: Partition, offset: int) -> None:
-        """Start delivering this partition's rows from this offset on. Drop rows of an earlier `begin`."""
+        """Start delivering this partition's rows from this offset on. Drop rows that remain from an earlier `begin`."""
 
     def prepare(self, starts: Mapping[Partition, int]) -> None:
-        """Start fetching rows from these offsets on, for later calls of `begin`. This may do nothing."""
+        """Start fetching rows from these offsets on, before `begin` asks for them. An implementation may do nothing."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return up to `most` rows and notices that have arrived, in order. If there are none, wait up to `seconds`."""
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
-        """Ask the leader for its first offset and the offset after its last one. Return None if it does not answer."""
+        """Ask the partition's leader for the first offset and the end offset. Return None if there is no answer."""
 
     def rest(self) -> None:
         """Stop delivering rows until the next `begin`."""
@@ -89,7 +90,7 @@ class RangeConsumer(Protocol):
 
 @dataclass(frozen=True)
 class MessageRecords:
-    """Rows as message objects of confluent-kafka."""
+    """Rows that are held as confluent-kafka's message objects."""
 
     messages: list[Message]
     runs: Runs
@@ -145,7 +146,7 @@ class MessageConsumer:
         self._consumer.assign([TopicPartition(at.topic, at.number, offset)])
 
     def prepare(self, starts: Mapping[Partition, int]) -> None:
-        """Do nothing: the objects of several partitions would come from one queue."""
+        """Do nothing, because the rows of several partitions would be mixed in one queue."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
         """Return up to `most` rows and notices that have arrived, in order. If there are none, wait up to `seconds`."""
@@ -172,7 +173,7 @@ class MessageConsumer:
         return MessageRecords(messages, ((self._at, len(messages)),))
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
-        """Ask the leader for its first offset and the offset after its last one. Return None if it does not answer."""
+        """Ask the partition's leader for the first offset and the end offset. Return None if there is no answer."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
