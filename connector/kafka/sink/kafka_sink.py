@@ -229,7 +229,8 @@ class KafkaSink(
         if "kafka.bootstrap.servers" not in options:
             return []
         namespace = lineage_namespace(options["kafka.bootstrap.servers"])
-        return {(namespace, partition.rpartition("-")[0]) for partition in output}
+        topics = output.get("topics", ()) if "partitions" in output else {each.rpartition("-")[0] for each in output}
+        return {(namespace, topic) for topic in topics}
 
     def identify(self) -> Mapping[str, str]:
         """Check brokers, topic, timeout and rights. Return the cluster's id, and the topic's name and id."""
@@ -354,12 +355,12 @@ class KafkaSink(
     def output(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
         """Return, for each partition, an offset that is after all rows of the checkpoint.
 
-        If the checkpoint has rows in more than 100 partitions, return only the number of partitions.
+        If the checkpoint has rows in more than 100 partitions, return the number of partitions, and the topics.
         """
         ends = _ends_of(handles)
         if len(ends) <= MOST_NAMED:
             return {name: ends[partition] for name, partition in sorted((str(each), each) for each in ends)}
-        return {"partitions": len(ends)}
+        return {"partitions": len(ends), "topics": sorted({each.topic for each in ends})}
 
     def commit(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> None:
         """Commit all transactions that are not committed yet."""

@@ -447,7 +447,7 @@ def test_the_sweep_leaves_what_is_known_other_prefixes_and_what_is_over(cluster:
     assert made.sweep([handle], OVER) == 0
 
 
-def test_over_many_partitions_a_checkpoint_says_only_how_many(cluster: FakeCluster) -> None:
+def test_over_many_partitions_a_checkpoint_names_only_the_topics(cluster: FakeCluster) -> None:
     made, transaction = begun(cluster)
     made.write(transaction, rows("a"))
     parts = [("out", number) for number in range(101)]
@@ -456,4 +456,7 @@ def test_over_many_partitions_a_checkpoint_says_only_how_many(cluster: FakeClust
     cluster.topic_infos["out"] = replace(cluster.topic_infos["out"], leaders=leaders)
     handle = made.preCommit(transaction)
     assert handle is not None
-    assert made.output([handle], CHECKPOINT) == {"partitions": 101}
+    output = made.output([handle], CHECKPOINT)
+    assert output == {"partitions": 101, "topics": ["out"]}
+    options = Options({"kafka.bootstrap.servers": "b:9092"})
+    assert set(KafkaSink.datasets(options, output)) == {("kafka://b:9092", "out")}
