@@ -151,8 +151,10 @@ def describe(tools: Environment, wheel: Path) -> None:
     """Write what depends on what, under which licenses, and the checksums."""
     version = wheel.name.split("-")[1]
     whole = Environment(BUILD / "whole")
-    # Found by its name: pip records the path of a wheel that it gets by its path, and the SBOM is published.
-    whole.install("--find-links", str(DIST), f"barrier-kafka[{','.join(extras())}]=={version}")
+    # Found by its name: pip records the path of a wheel that it gets by its path, and the SBOM is published. An index could
+    # have another package of this name and version, so this one is installed without an index, and then its dependencies.
+    whole.install("--no-index", "--no-deps", "--find-links", str(DIST), f"barrier-kafka=={version}")
+    whole.install(f"barrier-kafka[{','.join(extras())}]=={version}")
     tools.run(
         *("cyclonedx-py", "environment", whole.python, "--output-format", "JSON"),
         *("--output-file", DIST / f"barrier-kafka-{version}.cdx.json"),

@@ -304,7 +304,7 @@ def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
 
 
 def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
-    """Return the micro-batches whose ``offsets/N`` is not as recorded, because a paused driver has replaced it."""
+    """Return the micro-batches whose ``offsets/N`` differs from the record: an old driver overwrote it after a pause."""
     return [
         number for number, text in ledger.logs.items() if number in ledger.batches and logs.is_replaced(number, text)
     ]

@@ -288,8 +288,8 @@ class Settlement:
     ) -> list[HandleState]:
         """C5: check that the store matches the journal, and that every handle is prepared and has time left.
 
-        The first handles belong to micro-batches that Spark has committed. `behind` has the number of the micro-batch
-        for each of these handles. Before this method raises one of the errors below, it loads the journal again and
+        `behind` lists the micro-batches that Spark has committed: the first ``len(behind)`` handles belong to them, in the
+        same order. Before this method raises one of the errors below, it loads the journal again and
         calls `judge` with the ledger.
 
         Raises

@@ -56,7 +56,7 @@ class Notes:
         self._folder.put(self._path(note.nonce), text.encode())
 
     def delete(self, nonces: Sequence[str]) -> None:
-        """Delete the notes of transactions that are over: their files are committed or deleted."""
+        """Delete the notes of ended transactions, whose files have already been committed or deleted."""
         self._folder.delete([self._path(nonce) for nonce in nonces])
 
     def all(self) -> Iterator[Note]:

@@ -180,7 +180,7 @@ class MysqlSink(TableSink):
     def server(self, cursor: Any) -> str:
         """Return the server's id, which its replicas do not share. Raise a retriable error if the server is read-only.
 
-        Without this check, a user with many rights could write to a replica, or to a primary that is about to become one.
+        Without this check, a privileged user could write to a replica, or to a primary that is about to become one.
         """
         cursor.execute(self.dialect.server)
         name, is_read_only = cursor.fetchone()

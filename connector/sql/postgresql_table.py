@@ -113,7 +113,7 @@ class Column(dialect.Column):
 
     @property
     def one_form(self) -> bool:
-        """True if equal values are always identical. (For example, 1.0 and 1.00 are equal, but not identical.)"""
+        """True if equal values are always identical. This is not so for ``numeric``: 1.0 equals 1.00, but is not identical."""
         return self.base in ONE_FORM and not self.collation
 
 

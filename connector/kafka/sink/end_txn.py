@@ -62,7 +62,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
 
 
 def answer_for(answer: Any) -> Answer:
-    """Return the meaning of an answer to EndTxn. An exception means that the coordinator may have moved."""
+    """Classify an answer to EndTxn. If `answer` is an exception, no response arrived, and the coordinator may have moved."""
     if isinstance(answer, Exception):
         return Answer.FIND_COORDINATOR
     return ANSWERS.get(int(answer.error_code), Answer.REFUSED)

@@ -40,7 +40,7 @@ SHOWN: Final = 80
 
 @dataclass(frozen=True)
 class OldSource:
-    """One source of the old query."""
+    """A source of the query whose offsets are imported, with its line in the offset log."""
 
     number: int  # The number of the source, from 0, in the order of the offset log.
     name: str  # The source's name; empty if the query identified its sources by position.

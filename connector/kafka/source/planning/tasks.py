@@ -80,7 +80,7 @@ def _packed(parts: Sequence[OffsetRange], most: int, longest: int | None) -> lis
 
 
 def _sizes(lengths: Sequence[int], capacity: int, least: int = 1) -> list[int]:
-    """Return how many parts each task gets if none has more offsets than `capacity`, and there are at least `least` tasks."""
+    """Return how many ranges each task gets, so that no task has over `capacity` offsets, and at least `least` tasks exist."""
     sizes, room = list[int](), 0
     for number, length in enumerate(lengths):
         left = len(lengths) - number  # with this part
