@@ -1,9 +1,10 @@
 """Resolves a record's schema to the reader's schema, so that no value changes silently.
 
-fastavro follows Avro's rules, which ignore the reader's logical types. Avro's Java library, for example, follows the same
-rules, and reads a time in milliseconds as if it were in microseconds. So each pair of types in which a value could change gets a
-*hook*. fastavro calls the hook with each value, and the hook converts the value exactly or rejects the record. The
-writer's schema gets a logical type for each hook, whose reader function in fastavro is the hook.
+fastavro follows Avro's rules, which ignore the reader's logical types. Avro's Java library, for example, follows the
+same rules, and reads a time in milliseconds as if it were in microseconds. So each pair of types in which a value
+could change gets a *hook*. fastavro calls the hook with each value, and the hook converts the value exactly or
+rejects the record. The writer's schema gets a logical type for each hook, whose reader function in fastavro is the
+hook.
 """
 
 from __future__ import annotations
