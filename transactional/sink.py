@@ -237,7 +237,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def inspect(self, handles: Sequence[HandleT]) -> Sequence[HandleState]:
         """Return the state of each handle, in order, with one request for all handles.
 
-        *Called on the driver.* By default, every handle is prepared and has no timeout.
+        *Called on the driver.* The default implementation reports each handle as prepared, without a timeout.
         """
         return [HandleState(Outcome.PREPARED) for _ in handles]
 

@@ -57,7 +57,7 @@ class QueryFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """The facts that the brokers of a Kafka cluster reported when they were asked."""
+    """A Kafka cluster's open transactions, blocked partitions and lags, as its brokers last reported them."""
 
     servers: str  # The addresses of the brokers.
     # The open transactions and blocked partitions of the cluster.

@@ -35,7 +35,7 @@ NOT_YET = "The location has not been read yet, because its store has not answere
 
 
 class Watcher:
-    """The newest facts about queries and their clusters. While its ``with`` block runs, threads read these facts.
+    """The newest facts about queries and their clusters. Inside its ``with`` block, background threads update them.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Watcher:
     servers : str, optional
         The brokers to ask. The default is the brokers that the queries' sinks write to.
     given : Mapping[str, str], optional
-        Options of the sinks that the journals do not contain, such as secrets.
+        Sink options that the journals do not contain, such as secrets.
     brokers : bool
         Whether to ask brokers.
 

@@ -372,4 +372,4 @@ def test_adopt_of_a_location_of_df_write_names_a_new_one(location: Path, capsys:
     status, _, said = answer(capsys, "restore", "--as-is", str(location), "--claim", "--yes")
     assert (status, "LOCATION_TAKEN" in said, "a new checkpointLocation" in said) == (1, True, True)
     for condition in ("STORE_GONE", "STORE_WENT_BACK"):
-        assert "For a batch write (df.write), use a new checkpointLocation instead" in catalogue[condition].remedy
+        assert "or a batch write (df.write), use a new checkpointLocation" in catalogue[condition].remedy

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Claimant:
-    """Finds the run of one coordinator: the newest run if it belongs to this driver, otherwise a new run."""
+    """Claims a run for one coordinator: the newest run if it belongs to this driver, otherwise a new run."""
 
     def __init__(self, session: Session, under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None) -> None:
         self._session = session

@@ -140,7 +140,7 @@ class Library:
         raise AttributeError(f"rd_kafka_{name} is not declared here")
 
     def configuration(self, settings: Mapping[str, Any]) -> int:
-        """Return a new ``rd_kafka_conf_t`` with these settings. A client that is made from it owns it."""
+        """Return a new ``rd_kafka_conf_t`` with these settings. A client that is created from it takes ownership of it."""
         made: int = self.conf_new()
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         for name, value in settings.items():

@@ -293,8 +293,8 @@ def _give_up(producer: Producer | ArrowProducer, in_transaction: bool) -> None:
     """Release a producer whose rows are not needed.
 
     librdkafka (2.16) crashes the whole process if a producer is destroyed while its request to add partitions to its
-    transaction is unanswered. An abort by the producer waits for the answer. If the abort fails, the producer is kept
-    alive.
+    transaction is unanswered. So this function first aborts the transaction, which waits for the answer. If the abort
+    fails, the producer is never destroyed.
     """
     from confluent_kafka import KafkaException
 

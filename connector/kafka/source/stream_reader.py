@@ -252,7 +252,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return self._own_group
 
     def stop(self) -> None:
-        """Release the clients. Spark calls this on the driver when the query ends, but not always."""
+        """Release the clients. When a query ends, Spark usually calls this on the driver, but does not guarantee it."""
         self._backlog.drop_client()
         if self._alignment is not None:
             self._alignment.close()
