@@ -143,7 +143,7 @@ def test_a_condition_is_whole(condition: str) -> None:
     assert found.action in ACTIONS
     for text in (found.message, found.remedy):
         assert re.match(
-            r"[A-Z<`]|2pc-|barrierInterval |barrier-|kafka\.|accept-|offsets/|commits/|txnVersion|--", text
+            r"[A-Z<`]|\(1\) [A-Z]|2pc-|barrierInterval |barrier-|kafka\.|accept-|offsets/|commits/|txnVersion|--", text
         ), text
         assert text.endswith((".", ">")), text
         assert not WORDS.search(text), text

@@ -101,7 +101,7 @@ def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.Ca
     assert "--checkpoint 4 --part 1/1" in capsys.readouterr().out
     chosen = ["--checkpoint", "4", "--part", "1/1", "--as", "accept-difference"]
     assert main(["resolve", str(location), *chosen, "--yes"]) == 1
-    assert "the store shows the outcome: no decision is needed" in capsys.readouterr().err
+    assert "the store shows the outcome, no decision is needed" in capsys.readouterr().err
     verdict = {"checkpoint": 4, "run": 1, "parts": [{"batch": 1, "partition": 1, "handle": 0, "verdict": "lost"}]}
     journal = CheckpointLocation(str(location)).journal()
     journal.load()
