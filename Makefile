@@ -67,15 +67,14 @@ versions: $(STAMP) java $(ARCHIVE) ## other versions of PySpark and of brokers t
 	@$(BIN)/python -m tests.versions
 
 .PHONY: docs
-docs: $(STAMP) ## the site of docs/, into build/site: every link holds, and no page loads anything from elsewhere
+docs: $(STAMP) ## the site of docs/, into build/site (or ARGS=FOLDER, a site with other versions); no page loads anything from elsewhere
 	@test -f docs/javascripts/mermaid.min.js || { \
 	    folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; mkdir -p docs/javascripts; \
 	    (cd "$$folder" && npm pack --silent mermaid@11 > /dev/null && tar -xzf mermaid-*.tgz package/dist/mermaid.min.js) \
 	        || { echo "npm is needed once, for the script that draws the diagrams." >&2; exit 1; }; \
 	    mv "$$folder/package/dist/mermaid.min.js" docs/javascripts/; \
 	}
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
-	@echo build/site/index.html
+	@$(BIN)/python -m tests.site $(ARGS)
 
 .PHONY: mutants
 mutants: $(STAMP) ## one-line bugs planted in copies of the product: how many the quick suite finds

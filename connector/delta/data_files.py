@@ -82,7 +82,7 @@ class DataFiles:
         self._bounded = without_floating(self._inside)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch, which must have the table's columns, into the files of its partition values."""
+        """Write each row of a batch to the file of its partition values. The batch must have the table's columns."""
         parts = list(split(batch, self.partition_by))
         wanted = dict.fromkeys(values for values, _ in parts)  # null and the empty string become the same value
         self._plan([values for values in wanted if values not in self._open and values not in self._planned])

@@ -333,7 +333,7 @@ class _Ended:
 class _Looking:
     """Checks transactions until the state of each is known.
 
-    `wholes` has the known states, by index. `waiting` has the evidence so far for the other transactions, by index.
+    `wholes` maps the index of a transaction to its state, if it is known. For the others, `waiting` has the evidence so far.
     """
 
     def __init__(self, ender: TransactionEnder, transactions: Sequence[Prepared]) -> None:
@@ -357,7 +357,7 @@ class _Looking:
 
 
 class _Ending:
-    """Ends transactions, or finds out how they ended. `wholes` has the known states, by index."""
+    """Ends transactions, or finds out how they ended. `wholes` maps the index of a transaction to its state, if it is known."""
 
     def __init__(self, ender: TransactionEnder, transactions: Sequence[Prepared], commit: bool) -> None:
         self._ender, self._transactions, self._commit = ender, transactions, commit

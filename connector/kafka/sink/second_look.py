@@ -1,9 +1,9 @@
-"""Confirm a judgment against a transaction by a second look, so that it does not depend on one answer from one broker.
+"""Check a second time before treating a transaction as failed, so that this does not depend on one answer from one broker.
 
 If a leader or a coordinator was paused and replaced, it answers for a moment with outdated information. A new leader, or a
-leader with slow followers, may have a marker in its log, but not show it yet. In both cases, a transaction can seem lost, open
-forever, or gone. So such a judgment counts only if two checks, one second apart, give the same answers, from leaders with the
-same epochs. Each check asks two brokers again which broker leads.
+leader with slow followers, may have a marker in its log, but not show it yet. In both cases, a transaction can seem to have
+lost its rows, to be open forever, or to be unknown to its coordinator. So such a result counts only if two checks, one second
+apart, give the same answers, from leaders with the same epochs. Before each check, two brokers are asked which broker leads.
 """
 
 from __future__ import annotations

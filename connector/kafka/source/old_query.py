@@ -181,7 +181,7 @@ def _watermark(location: CheckpointLocation, batch: int, uncommitted: int | None
 
 
 def _with_watermark(metadata: str, watermark: int) -> str:
-    """Return a metadata line with this watermark in it."""
+    """Return `metadata`, which is the metadata line of an offset file, with its watermark replaced."""
     value: dict[str, Any] = json.loads(metadata)
     # As Spark writes the line: in this order, without blanks.
     return json.dumps({**value, "batchWatermarkMs": watermark}, separators=(",", ":"), ensure_ascii=False)

@@ -142,9 +142,9 @@ def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
-    """Map each barrier topic to its first mark that contains the barriers in `taken`; None if no such mark has arrived.
+    """Map barrier topics to their first mark that contains the barriers in `taken`, or to None if it has not arrived yet.
 
-    Channels in which the query has already passed that mark are left out.
+    The result omits topics in which the query has already passed that mark.
     """
     found: dict[str, Followed | None] = {}
     for name, marks in outlook.ahead.items():

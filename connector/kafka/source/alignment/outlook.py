@@ -95,10 +95,7 @@ class Outlook:
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
 
     def passing(self, cut: Mapping[str, int]) -> Cut:
-        """Return the `Cut` object of a query that has read exactly up to a cut.
-
-        `cut` maps each barrier topic to the number of marks to pass.
-        """
+        """Return the `Cut` that the query has reached after it has passed `cut[topic]` marks in each barrier topic."""
         marks = dict(self.cut.marks)
         for name, passed in cut.items():
             if passed:
