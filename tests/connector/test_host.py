@@ -376,7 +376,7 @@ def test_a_digest_of_an_encoding_that_this_release_does_not_know_is_refused_as_s
         decide_and_lose_the_second(spark, messages)
     spark.drive("second driver")
     again = spark.planned(0)
-    with pytest.raises(JournalError, match=r"FORMAT_UNKNOWN.*micro-batch 0.*encoding 3.*encoding 2.*newer"):
+    with pytest.raises(JournalError, match=r"FORMAT_UNKNOWN.*micro-batch 0.*encoding 3.*encoding 2.*later"):
         spark.writer().commit([spark.task(again, 0, number, number) for number in (0, 1)], 0)
     assert spark.rows() == [0]
 

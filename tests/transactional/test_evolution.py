@@ -48,7 +48,7 @@ def test_a_micro_batch_with_rows_of_a_source_that_is_gone_is_refused() -> None:
     before = [line("a", 0, 1), foreign("f", "7")]
     now = [line("a", 1, 2), foreign("f", "8")]
     check_running(now, before, {"a", "f", "new"}, 3)
-    with pytest.raises(LocationError, match=r"SOURCE_REMOVED.*these sources: f\..*micro-batch 3,.*Nothing was written"):
+    with pytest.raises(LocationError, match=r"SOURCE_REMOVED.*these sources: f\..*micro-batch 3 .*Nothing was written"):
         check_running(now, before, {"a"}, 3)
     with pytest.raises(LocationError, match="SOURCE_REMOVED"):
         check_running(now, None, {"a"}, 0)
