@@ -39,7 +39,7 @@ from transactional.errors import (
 )
 from transactional.history import Handle
 from transactional.ledger import BatchRecord
-from transactional.ownership import Judge, may_record, must_own, newest_run, superseded
+from transactional.ownership import Judge, may_keep, may_record, newest_run, superseded
 from transactional.recovery import QueryView, check_schedule, ends_left
 from transactional.recovery.versions import check_topics, other_topics
 from transactional.secrets import hiding
@@ -137,16 +137,35 @@ class Decision:
         return pending
 
     def _write(self, fact: entries.Prepared, reason: ClosingReason, asked: _Asked) -> int | None:
-        """C6, C7: trigger the hooks and journal the decision; retry for up to ``commitTimeoutMs``. Return the checkpoint's id.
+        """C6, C7: journal the decision, or decline the checkpoint. Return the checkpoint's id, or None if it was declined.
 
-        Return None if the checkpoint was declined: its micro-batch then waits for the next checkpoint.
+        After a decline, the micro-batch waits for the next checkpoint. If the journal's store creates the entry of a failed try
+        later, this entry is the decision, even while the checkpoint is being declined.
+        """
+        nonce = self._journal.nonce()
+        try:
+            problem = self._try(fact, asked, nonce)
+            if problem is None:
+                return self._journal.ledger.position  # the number of the entry that `_try` has appended
+            self._decline(problem, reason, fact, asked)
+            return None
+        except FencedError:  # perhaps because the entry of a failed try has been created after all
+            late = self._journal.late(nonce)
+            if late is None or late.number not in self._journal.ledger.checkpoints:  # or a newer run voided it
+                raise
+            return late.number
+
+    def _try(self, fact: entries.Prepared, asked: _Asked, nonce: str) -> HookError | JournalStoreError | None:
+        """C6, C7: trigger the hooks and journal the decision; retry for up to ``commitTimeoutMs``.
+
+        Return None if the journal has the decision, otherwise the error of the last try.
         """
         covers = [record.batch for record in asked.covered]
         context = hooks.HookContext(
             self._view.queryId, [*covers, *([] if asked.recorded else [fact.batch])], fact.began
         )
         deadline = Deadline(self._settings.commit_seconds, self._clock)
-        pause, nonce, tried = RETRY_SECONDS, self._journal.nonce(), False
+        pause, tried = RETRY_SECONDS, False
         while True:
             try:
                 if tried:
@@ -157,16 +176,11 @@ class Decision:
                 faults.reach("hooks.triggered")
                 # C7: write "decided". From here on the checkpoint is committed, even if every process dies.
                 decided = fact.decided(covers=covers, hooks=states, **self._barriers(self._view.lines))
-                return self._journal.append(decided, asked.judge, nonce).number
-            except FencedError:  # perhaps because an earlier try of this commit arrived late, and has decided
-                late = self._journal.late(nonce)
-                if late is None or late.number not in self._journal.ledger.checkpoints:  # or a newer run voided it
-                    raise
-                return late.number
+                self._journal.append(decided, asked.judge, nonce)
+                return None
             except (HookError, JournalStoreError) as problem:
                 if deadline.passed():
-                    self._decline(problem, reason, fact, asked)
-                    return None
+                    return problem
                 log.warning(
                     "micro-batch %d: the checkpoint could not be decided (%s); trying again", fact.batch, problem
                 )
@@ -333,7 +347,7 @@ class Decision:
             else CheckpointFailureReason.JOURNAL_REFUSED
         )
         found = entries.Declined(run=fact.run, batch=fact.batch, reason=failure.name, detail=str(problem)[:500])
-        self._journal.append(found, must_own(fact.run))
+        self._journal.append(found, may_keep(fact.run, fact.batch, self._journal.ledger.batches[fact.batch].entry))
         log.warning(
             "micro-batch %d waits for the next checkpoint, because its own checkpoint was declined (%d in a row): %s",
             fact.batch,
