@@ -49,11 +49,10 @@ def build(site: Path) -> Path:
     docs = ROOT / "docs"
     for page in docs.rglob("*.md"):
         shutil.copy(page, folder / page.relative_to(docs))
-    newest, *earlier = versions(site)
-    menu = [{"version": newest, "title": newest, "aliases": ["latest"]}]
-    menu += [{"version": each, "title": each, "aliases": []} for each in earlier]
+    found = versions(site)
+    menu = [{"version": each, "title": each, "aliases": ["latest"] if each == found[0] else []} for each in found]
     (site / "versions.json").write_text(json.dumps(menu, indent=1) + "\n", encoding="utf-8")
-    (site / "index.html").write_text(REDIRECT.format(folder=newest), encoding="utf-8")
+    (site / "index.html").write_text(REDIRECT.format(folder=found[0]), encoding="utf-8")
     return folder
 
 

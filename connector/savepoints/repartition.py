@@ -54,7 +54,7 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
     provider = str(conf.get(PROVIDER, ""))
     if ROCKSDB not in provider or before_that == partitions:  # Spark would leave half a micro-batch
         why = f"it already has {partitions}" if before_that == partitions else f"its store is {provider or 'unknown'}"
-        raise _refused(partitions, why)
+        raise refused(partitions, why)
     settings = {key: str(value) for key, value in conf.items() if key.startswith(STATE_STORE)}
     own = session is None
     spark = session if session is not None else _session()
@@ -68,7 +68,7 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
             manager.repartition(location.path, partitions)
         except Exception as problem:
             java = getattr(problem, "java_exception", None)
-            raise _refused(partitions, str(java.getMessage() if java is not None else problem)) from problem
+            raise refused(partitions, str(java.getMessage() if java is not None else problem)) from problem
         finally:
             for key, former in before.items():
                 spark.conf.unset(key)
@@ -80,7 +80,8 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
     return newest(location, "commits")
 
 
-def _refused(partitions: int, why: str) -> LocationError:
+def refused(partitions: int, why: str) -> LocationError:
+    """Return the error for a state that can't be repartitioned."""
     return LocationError("REPARTITION_REFUSED", partitions=partitions, reason=why)
 
 

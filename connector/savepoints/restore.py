@@ -27,7 +27,7 @@ from typing import Final
 from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
 from connector.savepoints.manifest import AT_ONCE, SavedFile, Savepoint, read
-from connector.savepoints.repartition import repartition
+from connector.savepoints.repartition import refused, repartition
 from transactional import entries, faults
 from transactional.clock import SystemClock
 from transactional.entry import canonical
@@ -182,11 +182,7 @@ class Restore:
 
     def _check_partitions(self, savepoint: Savepoint) -> None:
         if self._partitions is not None and not savepoint.stateful:
-            raise LocationError(
-                "REPARTITION_REFUSED",
-                partitions=self._partitions,
-                reason=f"the query of the savepoint {savepoint.path} has no state",
-            )
+            raise refused(self._partitions, f"the query of the savepoint {savepoint.path} has no state")
 
     def _judge_origin(self, savepoint: Savepoint, origin: CheckpointLocation) -> None:
         why = ""
