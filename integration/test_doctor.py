@@ -85,7 +85,7 @@ QUICK = [
     ({"topic": "good", "kafka__transaction__timeout__ms": "3600000"}, "transaction-timeout", "problem"),
     ({"topic": "good", "barrierInterval": "10 min"}, "transaction-timeout", "problem"),
     ({"topic": "unclean"}, "unclean-election", "problem"),
-    ({"topic": "strict"}, "replication", "problem"),
+    ({"topic": "strict"}, "replication", "warning"),
     ({"topic": "loose"}, "replication", "warning"),
     ({"subscribe": "short"}, "retention", "warning"),
     ({"subscribe": "absent"}, "topic", "problem"),

@@ -15,7 +15,7 @@ from connector.doctor.finding import CHECKS, failed
 from connector.doctor.store import check_store
 from connector.formats import discovery
 from connector.formats.table import format_of
-from connector.kafka.sink.examination import check_timeout
+from connector.kafka.sink.examination import check_replicas, check_timeout
 from connector.location.location import CheckpointLocation
 from tests.connector.cli_place import CliPlace
 from transactional.capabilities import Examines
@@ -55,6 +55,25 @@ def test_an_error_becomes_a_finding_of_its_check(condition: str, check: str) -> 
     found = failed(StoreError(condition))
     assert (found.check, found.level, found.condition) == (check, Level.PROBLEM, condition)
     assert condition in catalogue
+
+
+@pytest.mark.parametrize(
+    ("replicas", "least", "level", "says"),
+    [
+        ({0: (3, 3), 1: (3, 3)}, 2, Level.GOOD, "3 replicas"),
+        ({0: (3, 3), 1: (3, 1)}, 2, Level.PROBLEM, "partitions [1] accept no rows"),
+        ({0: (3, 2)}, 5, Level.PROBLEM, "accept no rows"),
+        ({0: (3, 3)}, 5, Level.WARNING, "Before Kafka 3.7, the topic accepts no rows at all"),
+        ({0: (3, 3)}, 3, Level.WARNING, "if one broker is down, the query stops."),
+        ({0: (1, 1)}, 2, Level.WARNING, "one replica"),
+        ({0: (3, 3)}, 1, Level.WARNING, "even if only one replica has them"),
+    ],
+)
+def test_replicas_are_compared_as_brokers_do(
+    replicas: dict[int, tuple[int, int]], least: int, level: Level, says: str
+) -> None:
+    [found] = check_replicas("t", replicas, least)
+    assert (found.level, says in found.sentence) == (level, True)
 
 
 class Allowing:

@@ -75,7 +75,7 @@ def check_topic(admin: KafkaAdmin, topic: str) -> Iterator[Finding]:
         yield unknown("replication", f"This user is not allowed to read the settings of {topic}.", allow)
     else:
         yield from _settings(topic, settings)
-        yield from _replicas(
+        yield from check_replicas(
             topic, admin.topics([topic], ())[topic].replicas, int(settings.get("min.insync.replicas", 1))
         )
 
@@ -101,20 +101,16 @@ def _settings(topic: str, settings: dict[str, str]) -> Iterator[Finding]:
         yield good("message-size", f"{topic} accepts batches of up to {size} bytes")
 
 
-def _replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -> Iterator[Finding]:
-    offline = [number for number, (_, in_sync) in replicas.items() if in_sync < least]
+def check_replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -> Iterator[Finding]:
+    """Check each partition's numbers of replicas and of in-sync replicas. `least` is the value of min.insync.replicas."""
+    # If min.insync.replicas exceeds the number of replicas, brokers use that number instead (since Kafka 3.7).
+    offline = [number for number, (count, in_sync) in replicas.items() if in_sync < min(least, count)]
     fewest = min((count for count, _ in replicas.values()), default=0)
     if offline:
         yield problem(
             "replication",
             f"{topic}: partitions {offline[:10]} accept no rows: fewer replicas are in sync than min.insync.replicas={least}.",
             "Check that all brokers are running.",
-        )
-    elif least > fewest:
-        yield problem(
-            "replication",
-            f"{topic} has {fewest} replicas, but min.insync.replicas={least}: it accepts no rows.",
-            "Lower min.insync.replicas, or add replicas.",
         )
     elif fewest == 1:
         yield warning(
@@ -128,10 +124,11 @@ def _replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -
             f"{topic} has min.insync.replicas=1: rows count as written even if only one replica has them.",
             "Set min.insync.replicas=2.",
         )
-    elif least == fewest:
+    elif least >= fewest:
+        older = " Before Kafka 3.7, the topic accepts no rows at all." if least > fewest else ""
         yield warning(
             "replication",
-            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: if one broker is down, the query stops.",
+            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: if one broker is down, the query stops.{older}",
             "Use one replica more than min.insync.replicas.",
         )
     else:
