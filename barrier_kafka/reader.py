@@ -32,7 +32,7 @@ def complete_offsets(
     ----------
     consumer : confluent_kafka.Consumer
         A consumer with ``isolation.level=read_committed`` (the default) that you use for nothing else during this call. The
-        function assigns the barrier topic to the consumer, and removes the assignment at the end.
+        function assigns the barrier topic to the consumer, and unassigns it at the end.
     barrier_topic : str
         The topic with the query's marks: the value of the sink's option ``barrierTopic``.
     timeout : float

@@ -6,10 +6,10 @@ For users: `TwoPhaseCommitSink` (`sink`, `transaction`), abilities that only som
 (`hooks`), restart strategies (`restart`), errors (`errors`, with their catalogue), `History` (`history`), `Finding`
 (`finding`), test doubles and a conformance kit for the tests of a sink (`testing`).
 
-The core, which makes the decisions: `journal` (exclusive create), `entries` (a class for each kind of entry), `entry`
-(entries as bytes), `ledger` (the fold over the journal, and the states of a checkpoint), `ownership` (when an entry may
-be written), `recovery` (judgments without I/O), `comparison` (compares the journal with the store), `coordinator` (the
-steps), `settlement` (carries out a decision).
+The core, which makes the decisions: `journal` (numbered entries; each number is created exactly once), `entries` (a
+class for each kind of entry), `entry` (entries as bytes), `ledger` (everything that is known from the journal, and the
+states of a checkpoint), `ownership` (when an entry may be written), `recovery` (decisions without I/O), `comparison`
+(compares the journal with the store), `coordinator` (the steps), `settlement` (carries out a decision).
 
 Around the core: `barrier` and `schedule` (in the source), `checkpoint` (the tasks' reports), `rewind` and `restore` (go
 back to an earlier checkpoint), `stats` (statistics), `failure` (how a supervisor responds to a failure), `digest` and

@@ -13,7 +13,7 @@ from transactional.entry import canonical
 
 
 class BarrierKind(str, enum.Enum):
-    """The reason why the source made a barrier: a checkpoint is due, or the query ends."""
+    """The reason for a barrier: a checkpoint is due, or the query is about to end."""
 
     CHECKPOINT = "checkpoint"
     FINAL = "final"
@@ -121,10 +121,10 @@ class SourceLine:
 
     @property
     def cut(self) -> Mapping[str, Any] | None:
-        """The newest barriers of other queries up to this offset, as JSON; None if the source follows no other query.
+        """The newest barriers of other queries that this offset includes, as JSON; None if the source follows no other query.
 
-        `lineage` has the newest barrier of each query. `exact` is true if no row up to this offset comes after these
-        barriers.
+        The key `lineage` has the newest barrier of each query. The key `exact` is true if every row before this offset
+        comes before these barriers.
         """
         found: Mapping[str, Any] | None = self._of("cut")
         return found
@@ -133,7 +133,8 @@ class SourceLine:
     def meaning(self) -> str:
         """The part of the line that must be the same when the micro-batch is replayed.
 
-        For our source, it has the positions, the barrier and the cut. For any other source, it is the whole line.
+        For barrier-kafka, these are the positions, the barrier and the `cut`. For any other source, it is the whole
+        line.
         """
         if self.offset is None:
             return self.text
@@ -151,8 +152,8 @@ def _positions(value: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[
 def by_name(lines: Sequence[SourceLine]) -> dict[str, SourceLine]:
     """Return a micro-batch's source lines in a dict, by source name.
 
-    If a source has no name, its position (from 0) is its key. The engine does the same when it changes from positions
-    to names during the life of a query.
+    If a source has no name, the key is the source's position in the list (from 0). Spark does the same if a query's
+    sources get names only later.
     """
     return {line.name or str(position): line for position, line in enumerate(lines)}
 
@@ -165,10 +166,10 @@ def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | N
 
 
 def is_between_cuts(lines: Sequence[SourceLine]) -> bool:
-    """Return whether a source is on its way to a cut, or two sources are at different cuts.
+    """Return whether the sources of a query have not all reached the same cut.
 
-    A cut is a set of other queries' marks up to which all sources of this query read. Between two cuts, barriers close
-    no checkpoint. Only a stop, a checkpoint's age or the purging of old log files still closes one.
+    A cut is a set of other queries' marks, up to which all sources of this query read. Between two cuts, a barrier does
+    not close a checkpoint. Only a stop, a checkpoint's age or the purging of old log files does.
     """
     cuts = [cut for line in lines if (cut := line.cut)]
     return any(cut.get("toward") for cut in cuts) or len({canonical(cut.get("marks", {})) for cut in cuts}) > 1

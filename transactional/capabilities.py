@@ -152,8 +152,8 @@ class GuardsRuns(ABC):
         """Claim the prefix at the store (if `mark` is None), or check that this run still owns the prefix.
 
         *Called on the driver, at each planning.* A new claim ends the previous claim. If this run no longer owns the
-        prefix, raise `FencedError`. If the store has changed since the run began (a failover, an older copy), raise
-        `StoreReplacedError`.
+        prefix, raise `FencedError`. If the store was replaced since the run began (by a failover or an older copy),
+        raise `StoreReplacedError`.
 
         Parameters
         ----------
@@ -182,8 +182,8 @@ class KeepsEvidence(ABC):
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         """Check that store and journal agree about this query; return the store's state.
 
-        *Called on the driver, before a run or a rewind.* Raise only if it is certain that the location was restored
-        from an older copy.
+        *Called on the driver, before a run or a rewind.* Raise only if it is certain that the location or the store was
+        restored from an older copy.
 
         Parameters
         ----------
@@ -305,7 +305,7 @@ class Restorable(ReportsOutput):
 
 
 class WritesTopics(ABC):
-    """A sink that writes to topics. It reports the topics' ids, because a topic may be deleted and created again."""
+    """A sink that writes to topics, and reports their ids, because a topic may be deleted and created again."""
 
     @abstractmethod
     def targets(self, handles: Sequence[Any]) -> Collection[str]:
@@ -313,18 +313,18 @@ class WritesTopics(ABC):
 
 
 class MarksCheckpoints(ABC):
-    """A sink that publishes a mark for each checkpoint, for queries that follow the query (option ``barrierTopic``)."""
+    """A sink that publishes a mark for each checkpoint, so that other queries can follow this query (``barrierTopic``)."""
 
     @property
     @abstractmethod
     def publishesMarks(self) -> bool:
-        """True if the user has configured marks. The sink then publishes one even for a checkpoint without rows."""
+        """True if the user has configured marks. The sink then publishes a mark even for a checkpoint without rows."""
 
     @abstractmethod
     def publishMark(self, mark: CheckpointMark, handles: Sequence[Any], confirm: Callable[[], None]) -> None:
         """Publish a mark, from which other programs learn that a checkpoint's rows can be read.
 
-        *Called on the driver, when the rows are visible and a sweep is done.* The journal does not record the
+        *Called on the driver, after the rows are visible and `sweep` has returned.* The journal does not record the
         checkpoint as settled before this method has returned. If the process dies before that, recovery calls this
         method again, so readers may find a mark twice.
 
@@ -345,7 +345,7 @@ class MarksCheckpoints(ABC):
 
 
 class Routes(ABC):
-    """A sink that combines several sinks (``2pc-multi``): each task has one transaction per route."""
+    """A sink that combines several sinks (``2pc-multi``): each task has one transaction per route (the name of a sink)."""
 
     routes: Sequence[str]
     """The names of the sinks. `History.routes` and `DecidedCheckpoint.routes` have an entry for each name."""

@@ -82,9 +82,9 @@ class Mode(str, enum.Enum):
 
 @dataclass(frozen=True)
 class ExpectedPart:
-    """The recorded row count, size and digest of a lost part. The rows that a repair writes must match all three.
+    """The recorded row count, size and digest of a part whose transaction was lost. The rewritten rows must match all three.
 
-    If `free` is True, an operator has accepted a difference, and nothing is compared.
+    If `free` is True, nothing is compared, because an operator has accepted a difference.
     """
 
     partition: int
@@ -96,7 +96,7 @@ class ExpectedPart:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """The plan that the tasks of one micro-batch get. It is pickled and sent to the executors."""
+    """The plan for the tasks of one micro-batch. The driver pickles the plan and sends it to the executors."""
 
     token: int  # The token of the run: the number of its `run` entry in the journal.
     batch: int  # The number of the micro-batch.
@@ -121,7 +121,7 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """A writer task's report to the driver, which is sent as Spark's commit message."""
+    """A writer task's report to the driver. Spark delivers it as the task's commit message."""
 
     token: int  # The run's token, from the plan.
     # Spark's numbers of the micro-batch, the partition and the task attempt.
@@ -241,7 +241,7 @@ class DecidedCheckpoint:
     def completed(self) -> int:
         """The id of the newest checkpoint whose rows are all in the store when this call of `commit` has returned.
 
-        A sink stores this id with the rows. A checkpoint can be committed by several calls: in the last call, this is `id`, and
-        in the calls before, it is `after`.
+        A sink stores this id with the rows. Several calls can commit one checkpoint: in the last call, the value is `id`; in
+        all earlier calls, it is `after`.
         """
         return self.id if self.last else self.after

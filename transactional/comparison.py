@@ -33,8 +33,9 @@ def compare_histories(
 ) -> tuple[History, Mapping[str, Any]]:
     """Check that neither the checkpoint location nor the sink's store is an older copy.
 
-    Another driver may be running at the location. It journals each step before it changes the store. So if the store
-    has more than the journal knows, and the journal has grown in the meantime, the comparison is repeated.
+    Another driver may be running at the location. Such a driver journals each step before the step changes the store.
+    So if the store has more than the journal knows, and the journal has grown in the meantime, the comparison is
+    repeated.
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ def compare_histories(
         The query's journal, already loaded.
     sink : TwoPhaseCommitSink
     queryId : str
-        The id of the query, without the suffix of an adopted copy.
+        The id of the query, without the suffix that a copy's id has.
     run : RunRecord
         The run for which the histories are compared: only its sink, prefix and identity are used.
     rewind : bool

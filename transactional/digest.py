@@ -1,4 +1,4 @@
-"""A digest of rows. It depends neither on the order of the rows nor on how they are split into Arrow batches.
+"""A digest of rows, which depends neither on the order of the rows nor on how they are split into Arrow batches.
 
 Each value has a 64-bit hash. A row's hash mixes its columns' hashes in order (`transactional.spans.mix`). The digest is the sum
 of the rows' hashes modulo 2**64. A value of fixed width is hashed by mixing its 64-bit pattern. Null has a fixed hash. Text
@@ -61,7 +61,7 @@ class RowDigest:
 
 
 def digest_of_all(digests: Iterable[str]) -> str:
-    """Return the digest of all rows of several parts. It does not depend on which part contains which row.
+    """Return the digest of all rows of several parts, regardless of which part contains which row.
 
     Return an empty string if the digest of a part with rows is unknown or has another encoding.
     """

@@ -1,6 +1,6 @@
 """The kinds of journal entries: a class for each kind, which converts the entry's body to JSON and back.
 
-If a later version added a field, the field is optional, because older entries do not have it. Unknown keys in the JSON are
+A field that was added in a later version is optional, because older entries lack the field. Unknown keys in the JSON are
 ignored.
 """
 
@@ -51,7 +51,7 @@ def _is_required(of: Field[Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RunClaimed(Fact):
-    """A driver has claimed a new run. From here on, earlier runs can't decide anything."""
+    """A driver has started a new run. Earlier runs can't decide anything anymore."""
 
     kind = EntryKind.RUN
 
@@ -154,7 +154,7 @@ class Repair(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Void(Fact):
-    """A decided checkpoint or a prepared micro-batch no longer counts. Its transactions were lost, so it is written again."""
+    """Transactions of a decided checkpoint or a prepared micro-batch were lost, so its rows are written again."""
 
     kind = EntryKind.VOID
 
@@ -176,7 +176,7 @@ class Aborted(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Fenced(Fact):
-    """A driver has found a newer run (`by`) in the journal, and has ended its own run."""
+    """A driver found a newer run (`by`) in the journal, so it ended its own run."""
 
     kind = EntryKind.FENCED
 

@@ -1,7 +1,7 @@
 """Failures of queries: which failures a restart fixes, and which failures need a rewind or an operator.
 
-The engine passes a query's error to the user's program only as text, with the Python traceback of the process that raised it.
-In that text, one of our errors is a line such as ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
+Spark passes a query's error to the user's program only as text, with the Python traceback of the process that raised it. In
+that text, one of our errors is a line such as ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Fault points: named places in the code where a test can kill or pause the process, or raise an error.
 
-They do nothing unless the environment variable ``BARRIER_FAULTS`` names a folder. In this folder, a file ``<point>.<k>``
-(k = any text) arms the fault point once. Its content is the action: ``kill`` (this process), ``kill-jvm`` (the nearest Java
-ancestor, then this process), ``raise``, or ``pause`` (until a file ``<point>.resume`` exists). The first process that reaches
-the point renames the file to ``<file>.fired`` and does the action, so each file fires exactly once.
+They do nothing unless the environment variable ``BARRIER_FAULTS`` names a folder. In this folder, a file ``<point>.<k>`` (k =
+any text) arms the fault point once. The content of the file is the action: ``kill`` (this process), ``kill-jvm`` (the nearest
+Java ancestor, then this process), ``raise``, or ``pause`` (until a file ``<point>.resume`` exists). The first process that
+reaches the point renames the file to ``<file>.fired`` and does the action, so each file fires exactly once.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class History:
         The highest checkpoint id that the journal has ever recorded as decided, or that an operator has accepted
         (``barrier restore``). If the store holds a higher id, the checkpoint location is an older copy.
     binding : bool
-        If False, the sink should return the state of the store and not raise. It is False if an operator has run
+        If False, the sink should return the state of the store and not raise. `binding` is False if an operator has run
         ``barrier restore --as-is`` or ``barrier resolve`` after the query's last run on this store under this prefix.
     seen : Mapping[str, Any] or None
         The value that `checkHistory` returned for the newest run. None if that run did not call `checkHistory`. Empty if there
@@ -43,8 +43,8 @@ class History:
         The value that `guardRun` returned for the newest run. If the value of any run was not recorded, `mark` is None: the
         driver of such a run may be paused, and may still call `guardRun` at any time.
     late : Sequence[Mapping[str, Any]]
-        All recorded values of `guardRun`. They matter because a driver that was paused may have called `guardRun` after the
-        newest run did.
+        All recorded values of `guardRun`. Older values matter because a driver that was paused may have called `guardRun`
+        after the newest run did.
     stamp : int
         The highest value that `KeepsEvidence.stamp` returned for any checkpoint.
     newest : int

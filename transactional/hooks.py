@@ -60,8 +60,8 @@ class CheckpointHook(ABC):
     def trigger(self, context: HookContext) -> bytes | None:
         """Return the state to save with this checkpoint. *Called on the driver, in the commit process.*
 
-        The method is called before the checkpoint is decided. It may be called several times for the same
-        micro-batches, and for a checkpoint that is never decided.
+        The framework calls the method before the checkpoint is decided, perhaps several times for the same
+        micro-batches, or for a checkpoint that is never decided.
 
         Parameters
         ----------

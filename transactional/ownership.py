@@ -1,6 +1,6 @@
 """Judges: functions that raise if the ledger forbids an entry, and the errors that they raise.
 
-If another process takes the entry's number first, the journal folds that process's entry and calls the judge again.
+If another process takes the entry's number first, the journal applies that process's entry and calls the judge again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def superseded(token: int, ledger: Ledger) -> SupersededError:
 
 
 def _concurrent(reason: str, **parameters: int) -> FencedError:
-    """Return the error for a process that finds the journal changed by another process of the same run."""
+    """Return the error for a process that finds that another process of the same run has changed the journal."""
     return FencedError("CONCURRENT_COMMIT", reason=reason, **parameters)
 
 
@@ -217,8 +217,8 @@ def may_stop(token: int) -> Judge:
 def may_keep(token: int, batch: int, entry: int) -> Judge:
     """Return a check for keeping a prepared micro-batch.
 
-    It raises unless run `token` is the newest and has not ended, entry `entry` prepared the micro-batch, and the micro-batch is
-    still undecided.
+    The check raises unless run `token` is the newest and has not ended, entry `entry` prepared the micro-batch, and the
+    micro-batch is still undecided.
     """
     own = must_own(token)
 
@@ -234,7 +234,7 @@ def may_keep(token: int, batch: int, entry: int) -> Judge:
 def may_void(token: int, batch: int, entry: int) -> Judge:
     """Return a check for voiding a prepared micro-batch.
 
-    It checks everything that `may_keep` checks, and that the micro-batch is the last one in the journal.
+    The check includes everything that `may_keep` checks. Also, the micro-batch must be the last one in the journal.
     """
     keep = may_keep(token, batch, entry)
 

@@ -1,6 +1,7 @@
 """Restart strategies: they decide whether and when a supervisor starts a failed query again.
 
-The strategies have the same names and meanings as Flink's. They are pure: time and random numbers are parameters.
+The strategies have the same names and meanings as Flink's. Time and random numbers are parameters, so strategies are
+pure.
 """
 
 from __future__ import annotations

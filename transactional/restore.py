@@ -1,7 +1,8 @@
 """Pure functions for restoring a savepoint: they cut the ledger, number the new journal, and check the entry `moved`.
 
-A restored journal is closed from its first entry, `restoring`, until its second, `opened`. If the query itself moves (a
-claim), its original journal gets the entry `moved` in between. Only this entry changes the location of the query.
+The first entry of a restored journal is `restoring`. No query may start at the new location until the second entry,
+`opened`. If the query itself moves (a claim), the journal at the old location gets the entry `moved` before that. Only
+this entry moves the query.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
 def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> Callable[[Ledger], None]:
     """Return a check for the entry `moved`: the origin's query has settled everything, and has stopped at the savepoint.
 
-    Micro-batches that run again after a rewind do not matter: they write no rows, and the savepoint has the state after them.
+    Micro-batches that still have to run again after a rewind are ignored: they write no rows, and the savepoint already
+    has the state after them.
 
     Parameters
     ----------

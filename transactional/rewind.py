@@ -8,8 +8,7 @@ R5 restore the sink's store, if the user requested it
 R6 roll back the query's logs, from the highest micro-batch down
 R7 journal `rewind done`
 
-Between R2 and R7, only the rewind owns the location. Between these steps, every attempt to start the query fails. Every
-step can be repeated.
+Between R2 and R7, the rewind owns the location, and every attempt to start the query fails. Every step can be repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class NothingToRewindError(LocationError):
-    """The error that is raised if there is nothing to rewind: no transaction is open, and no rewind has begun."""
+    """Nothing is to be rewound: no transaction is open, and no rewind has begun."""
 
 
 class QueryLogs(Protocol):
@@ -44,7 +43,7 @@ class QueryLogs(Protocol):
         """Return the highest micro-batch in ``offsets/`` and the highest one in ``commits/``; -1 for an empty folder."""
 
     def repartitions(self, before: int) -> Sequence[int]:
-        """Return the micro-batches directly before `before` that the engine added when it repartitioned the state."""
+        """Return the micro-batches directly before `before` that Spark added when it repartitioned the state."""
 
     def check_can_go_back(self, batch: int) -> None:
         """Raise LocationError if the query can no longer continue after this micro-batch."""
@@ -162,7 +161,7 @@ class Rewinder:
         return None
 
     def _last_whole(self, ledger: Ledger) -> int:
-        """Return the earliest micro-batch after which the query may have to continue if the rewind has no named target.
+        """Return the earliest micro-batch after which the query may have to continue, if the user named no target.
 
         Raise NothingToRewindError if there is nothing to rewind.
         """
@@ -175,7 +174,7 @@ class Rewinder:
         return min([ledger.decided, *(first - 1 for first in firsts)])
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
-        """R2: journal `rewind begun`, so that only the rewind owns the location. Return the rewind's token."""
+        """R2: journal `rewind begun`; from then on, only the rewind owns the location. Return the rewind's token."""
         position = self._journal.ledger.position
 
         fact = entries.RewindBegun(checkpoint=preview.checkpoint, request=request)
@@ -291,9 +290,9 @@ def _settled(ledger: Ledger, checkpoint: int) -> CheckpointRecord:
 def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
     """Return whether the query's logs contradict the journal. A rewind without a target corrects the logs.
 
-    A contradiction is caused by a driver that was paused. When it resumes, it may write an ``offsets/N`` or
-    ``commits/N`` that a rewind has deleted. It may also replace an ``offsets/N`` that its successor has written and
-    recorded.
+    Only a driver that was paused can cause a contradiction. When that driver resumes, it may write an ``offsets/N`` or
+    ``commits/N`` that a rewind has deleted. The driver may also replace an ``offsets/N`` that its successor has written
+    and recorded.
     """
     offsets, commits = logs.highest()
     if commits <= ledger.accounted:
@@ -304,7 +303,7 @@ def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
 
 
 def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
-    """Return the micro-batches whose ``offsets/N`` differs from the record: an old driver overwrote it after a pause."""
+    """Return the micro-batches whose ``offsets/N`` differs from the journal: a driver overwrote the file after a pause."""
     return [
         number for number, text in ledger.logs.items() if number in ledger.batches and logs.is_replaced(number, text)
     ]

@@ -43,9 +43,9 @@ class Schedule:
     ) -> BarrierKind | None:
         """Return the kind of barrier at the end of the next micro-batch; None if it has no barrier.
 
-        If a barrier is due and there are no rows, the source makes an empty micro-batch for it. If the clock was set
-        back and a recorded time is now in the future, the wait is treated as over, because an extra barrier does little
-        harm.
+        If a barrier is due and there are no rows, the source makes an empty micro-batch, so that the barrier has a
+        place. If the clock was set back and a recorded time is now in the future, the wait is treated as over, because
+        an extra barrier does little harm.
 
         Parameters
         ----------
@@ -56,7 +56,7 @@ class Schedule:
         rows : bool
             True if the micro-batch has rows, or if any earlier micro-batch since the last barrier has rows.
         empty : int
-            The number of empty barriers since the last one with rows.
+            The number of barriers without rows since the last barrier with rows.
         completed : int or None
             When the last barrier's checkpoint was completed, in milliseconds since the epoch. None if that is not known.
         at_target : bool

@@ -1,4 +1,4 @@
-"""Settlement: finish the checkpoints that the coordinator has decided to commit, until each is settled or void (written again).
+"""Settlement: finish each checkpoint that was decided, until it is settled, or is void and written again.
 
 `Settlement` does the steps P5, C2, C5, C8 and C9 of `transactional.coordinator`, without threads.
 """
@@ -61,8 +61,8 @@ class Settlement:
         journaled. Otherwise a frozen process could commit the transaction after its rows are written again, because the store
         may still have it open. If an abort finds that the transaction is committed after all, the store is asked again.
 
-        Readers must see the rows of each key in order. So all micro-batches after the first lost part are aborted as well, and
-        written again after that part.
+        Readers must see the rows of each key in order. So all later micro-batches of the same route are aborted as well, and
+        written again after the lost part.
 
         Raises
         ------
@@ -157,10 +157,10 @@ class Settlement:
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
         """C8: commit the handles of these parts. Return False if some parts are lost.
 
-        If the result is False, the caller has to check the states of the parts. The micro-batches are committed one
-        after the other: the handles of the next one are sent when all handles of the previous one are committed. Within
-        a micro-batch, tasks have different keys, so the order does not matter. If `recovering` is true, first compare
-        the store with the journal; otherwise C5 has just done that.
+        If parts are lost, the caller has to check the states of all parts. The micro-batches are committed one after
+        the other: the handles of the next one are sent when all handles of the previous one are committed. Within a
+        micro-batch, tasks have different keys, so the order does not matter. If `recovering` is true, first compare the
+        store with the journal; otherwise C5 has just done that.
         """
         decided = self._decided(checkpoint)
         if parts and recovering:
@@ -179,8 +179,8 @@ class Settlement:
     def _note(self, checkpoint: CheckpointRecord) -> None:
         """If the store has a checkpoint's rows but not its id, call the sink's `commit` again, so that it stores the id.
 
-        This happens if a process died after the rows were stored, but before the id was stored. All handles are already
-        committed, so the call changes nothing else.
+        The id is missing if a process died after the rows were stored, but before the id was stored. All handles are
+        already committed, so the call changes nothing else.
         """
         query, decided = self._journal.ledger.identity(self._query_id), self._decided(checkpoint)
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles and not part.accepted]
@@ -215,8 +215,8 @@ class Settlement:
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
         """C9: wait until all rows of a committed checkpoint are visible, publish its mark, and journal `settled`.
 
-        Before the mark is published, the open transactions of failed task attempts are swept. So the end offsets in the mark
-        are after all rows of the checkpoint.
+        Before the mark is published, the open transactions of failed task attempts are aborted. Otherwise, such a
+        transaction could hide rows of the checkpoint, and the mark's end offsets would be too low.
         """
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
@@ -286,7 +286,7 @@ class Settlement:
     def look(
         self, batch: int, handles: Sequence[Mapping[str, Any]], judge: Judge, behind: Sequence[int] = ()
     ) -> list[HandleState]:
-        """C5: check that the store matches the journal, and that every handle is prepared and has time left.
+        """C5: check that the store matches the journal, and that every handle is prepared and not about to expire.
 
         `behind` lists the micro-batches that Spark has committed: the first ``len(behind)`` handles belong to them, in the
         same order. Before this method raises one of the errors below, it loads the journal again and

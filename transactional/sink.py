@@ -250,8 +250,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         `before.ends(...)` is true.
 
         A driver that was replaced may still call this method late. If your store can't make an abort and a commit of one
-        transaction exclude each other (files, for example), abort only transactions for which `before.ends(...)` is true: no
-        driver commits those.
+        transaction exclude each other (files, for example), abort only transactions for which `before.ends(...)` is true,
+        because no driver will commit those.
         """
 
 
@@ -266,7 +266,7 @@ def routes_of(sink: TwoPhaseCommitSink[Any, Any]) -> Sequence[str]:
 def guard_run(sink: TwoPhaseCommitSink[Any, Any], mark: RunMark | None) -> RunMark:
     """Call the sink's `guardRun`, if it has one: claim the prefix (if `mark` is None), or check that this run still owns it.
 
-    Return the mark of the claim, which is empty if the sink can't claim its prefix.
+    Return the value of `guardRun`, or an empty mapping if the sink has no such method.
     """
     return sink.guardRun(mark) if isinstance(sink, GuardsRuns) else {}
 

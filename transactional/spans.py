@@ -12,8 +12,8 @@ mixing many words in numpy.
 
 If two spans have the same length of up to 512 bytes and differ in one word, they never have the same hash, because each step
 is one-to-one. Any other two different spans have the same hash with a probability of about 2**-64: every bit of a mixed word
-depends on every bit of the word, so the mixed words are practically independent. That is enough to detect rows that are
-computed differently. It does not protect against someone who constructs collisions.
+depends on every bit of the word, so the mixed words are practically independent. The hash is good enough to detect rows that
+are computed differently, but can't protect against constructed collisions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The types that a sink and its host exchange: options, the context of a transaction, the state of a handle."""
+"""The types that a sink and the framework exchange: options, the context of a transaction, the state of a handle."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class HandleState:
 
 @dataclass(frozen=True)
 class Cutoff:
-    """A point in a query's life. Transactions before this point are over, unless a decided checkpoint contains them.
+    """A point in a query's life. A transaction before this point is over, unless a decided checkpoint contains it.
 
     No driver will ever commit a transaction that is over, so `TwoPhaseCommitSink.sweep` can abort it safely.
 

@@ -166,7 +166,7 @@ for _words, _command in COMMANDS.items():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``barrier`` with these arguments (default: those of the process), and return the exit status (see `Status`)."""
+    """Run ``barrier`` with these arguments (default: the process's arguments), and return the exit status (see `Status`)."""
     status = _run(arguments)
     try:
         with writing():

@@ -91,7 +91,7 @@ class Report:
         self.exit = Status.DONE
 
     def pending(self, status: str) -> None:
-        """Record that a query was asked to do something and has not done it yet; `status` goes into the JSON document."""
+        """Record that a query has not yet done what the command asked for. The JSON document gets this `status`."""
         self.status, self.exit = status, Status.PENDING
 
     def say(self, *lines: str) -> None:
@@ -145,7 +145,7 @@ class Report:
             print(text, end=end)
 
     def confirm(self, yes: bool) -> None:
-        """Unless `yes`, ask the user whether to continue. If the answer is not yes, raise `NotAnsweredError`."""
+        """Ask the user whether to continue, unless `yes` is set. If the answer is not yes, raise `NotAnsweredError`."""
         if yes:
             return
         if not sys.stdin.isatty():
@@ -170,7 +170,7 @@ class ReaderGoneError(Exception):
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Run a block that writes to standard output; if that is a pipe whose reader has ended, raise `ReaderGoneError`."""
+    """Run a block that writes to standard output. If the reader of a pipe has ended, raise `ReaderGoneError`."""
     try:
         yield
     except BrokenPipeError:

@@ -166,7 +166,7 @@ def _finish(place: CheckpointLocation, journal: Journal, rewinder: Rewinder, rep
 
 
 def _goes_on(begun: Rewind, request: Request) -> bool:
-    """Return whether a request continues `begun`: same checkpoint, and ``--restore-tables`` was not added to it."""
+    """Return whether a request continues the rewind `begun`: it has the same target, and does not add ``--restore-tables``."""
     return begun.checkpoint == request.to and (bool(begun.request.get("restoreTables")) or not request.restore_tables)
 
 
@@ -188,7 +188,7 @@ def _tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, An
 
 
 def _emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitError | None:
-    """Return an error if committed rows can't be rolled back, or would be written again without ``--allow-reemit``."""
+    """Return an error if the tables can't be rolled back as requested, or rows would be written twice without permission."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:

@@ -262,12 +262,12 @@ def _fit_inside(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> bool:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return whether the Arrow type is text, with offsets of 32 or 64 bits."""
+    """Return whether the Arrow type is text (``string`` or ``large_string``)."""
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def is_bytes(type_: pa.DataType) -> bool:
-    """Return whether the Arrow type is binary, with offsets of 32 or 64 bits."""
+    """Return whether the Arrow type is binary (``binary`` or ``large_binary``)."""
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
 
 

@@ -1,6 +1,7 @@
 """Write a query's commits to its table.
 
-Each commit contains one of Delta's app transactions, whose id is made from the query id, and a mark (see `MARK`).
+Each commit contains an app transaction of Delta, whose id is made from the query id. The commit's ``commitInfo`` has an
+entry of this sink (`MARK`), which names the committed checkpoint or the aborted transactions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A task's Parquet files: one open file per partition value. When a file is large enough, the task begins another."""
+"""A task's Parquet files: one open file per partition value. When a file is large enough, the task begins a new one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class DataFiles:
         self._bounded = without_floating(self._inside)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write each row of a batch to the file of its partition values. The batch must have the table's columns."""
+        """Write each row of a batch to the file for the row's partition values. The batch must have the table's columns."""
         parts = list(split(batch, self.partition_by))
         wanted = dict.fromkeys(values for values, _ in parts)  # null and the empty string become the same value
         self._plan([values for values in wanted if values not in self._open and values not in self._planned])
@@ -122,7 +122,7 @@ class DataFiles:
     def _plan(self, fresh: Sequence[tuple[str | None, ...]]) -> None:
         """Choose a path for the next file of each of these partition values.
 
-        Announce the paths before the files are created.
+        Pass all paths to `announce` before the files are created.
         """
         if fresh:
             for values in fresh:

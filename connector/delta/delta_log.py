@@ -19,7 +19,7 @@ mark of an abort has the nonces of the aborted transactions, and the mark of a r
 
 @dataclass
 class Past:
-    """The files that were added and the transactions that were aborted after a version, from the table's log."""
+    """The files that the table's log added, and the transactions that it aborted, after a version."""
 
     # Paths of all files that were added, including files that were removed later.
     added: set[str] = field(default_factory=set)

@@ -16,7 +16,7 @@ FORMAT: Final = 1
 
 
 class DeltaHandle(TypedDict):
-    """The handle of a prepared transaction: the table, its version before the transaction, and the files to add."""
+    """The handle of a prepared transaction: the table, the table's version before the transaction, and the files to add."""
 
     format: int
     app: str
@@ -28,7 +28,7 @@ class DeltaHandle(TypedDict):
 
 
 def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[int | None]) -> HandleState:
-    """Return the state of a handle, from the log and from the present sizes of its files (None for a missing file)."""
+    """Return the state of a handle, from the table's log and from the files' present sizes (None for a missing file)."""
     if handle["format"] != FORMAT:
         return HandleState(
             Outcome.UNKNOWN,

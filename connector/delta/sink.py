@@ -1,9 +1,9 @@
 """The format ``2pc-delta``: tasks write Parquet files, and one commit per checkpoint adds them to a table.
 
 In the first phase, tasks write files. No version of the table names these files, so they are invisible. In the second phase,
-one Delta commit of the driver adds the files of a whole checkpoint. This commit contains an app transaction of Delta,
-with the query and the checkpoint's id, and a mark. Only the log decides the outcome of a transaction: either a commit
-adds its files, or the mark of another commit aborts it.
+one Delta commit of the driver adds the files of a whole checkpoint. This commit contains an app transaction of Delta, with
+the query and the checkpoint's id. Only the table's log decides the outcome of a task's transaction: either a commit adds the
+task's files, or the ``commitInfo`` of another commit names the transaction as aborted.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
         )
 
     def rollback(self, transaction: DeltaTransaction) -> None:
-        """Delete the transaction's files and its note."""
+        """Delete the transaction's files, and the note that lists them (see `Notes`)."""
         transaction.files.drop()
         self._notes.delete([transaction.note.nonce])
 
@@ -203,7 +203,7 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
 
     @classmethod
     def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
-        """Return the table's folder as a dataset in OpenLineage: its namespace and its name."""
+        """Return the OpenLineage namespace and name of the table's folder."""
         where = urlsplit(options.get("path", ""))
         if where.scheme in ("", "file"):
             return [("file", where.path)]
@@ -340,7 +340,8 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
     def sweep(self, known: Sequence[DeltaHandle], before: Cutoff) -> int:
         """Delete the files of uncommitted transactions that are over (see `Cutoff`) and not in `known`.
 
-        Return the number of these transactions.
+        Return the number of these transactions. If the table's log no longer shows whether they are committed, keep
+        their files.
         """
         kept = {handle["nonce"] for handle in known}
         notes = [note for note in self._notes.all() if note.nonce not in kept]

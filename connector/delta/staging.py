@@ -1,4 +1,4 @@
-"""Notes about unfinished transactions. If a task dies, its note lists its files, so no one has to search the folder.
+"""Notes about unfinished transactions. If a task dies, a note lists the task's files, so that they can be deleted.
 
 A task writes the note ``<table>/_barrier/<prefix>/<nonce>.json`` before the transaction's first file, and again before each
 further file. The note is deleted when the transaction is over. Readers and VACUUM ignore folders that start with ``_``.
@@ -50,7 +50,7 @@ class Notes:
         self._place = f"_barrier/{quote(prefix, safe='').replace('.', '%2E')}"
 
     def put(self, note: Note) -> None:
-        """Write a note, in place of the transaction's earlier note."""
+        """Write a note in place of the transaction's earlier note."""
         value = {"format": VERSION, **asdict(note)}
         text = json.dumps({**value, "checksum": checksum(value)}, sort_keys=True)
         self._folder.put(self._path(note.nonce), text.encode())

@@ -2,7 +2,8 @@
 
 Most of the statistics are taken from Parquet's footer.
 
-Readers skip files by these bounds, so a wrong bound would lose rows. A bound that can't be exact is made wider or left out.
+Readers use the bounds to skip files, so a wrong bound would lose rows. A bound that can't be exact is made wider or
+left out.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ class TableFolder:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Run the block.
+        """Run the ``with`` block.
 
-        If it raises ``OSError``, raise the error ``TABLE_UNREACHABLE`` instead, which names the table.
+        If the block raises ``OSError``, raise the error ``TABLE_UNREACHABLE`` instead, which names the table.
         """
         try:
             yield
@@ -92,7 +92,7 @@ class TableFolder:
     # -- durability: an object store needs no calls -----------------------------------------------------------------
 
     def sync_log(self) -> None:
-        """Make the table's newest version durable: sync all log files that readers need, whoever wrote them.
+        """Make the table's newest version durable: sync all log files that readers need, including those of other writers.
 
         deltalake and Spark write the log without fsync. Readers need the log's newest checkpoint and all later commits.
         """
@@ -120,7 +120,7 @@ class TableFolder:
     # -- files ------------------------------------------------------------------------------------------------------
 
     def create(self, path: str) -> BinaryIO | pa.NativeFile:
-        """Create a file to write to; on a local disk, create its folders."""
+        """Create a file to write to. On a local disk, also create the folders above it."""
         if self._options.local:
             return open(self._with_folders(path), "xb")
         return self._files().open_output_stream(path)
@@ -177,7 +177,7 @@ class TableFolder:
         return [info.base_name for info in self._files().get_file_info(selector) if info.type == fs.FileType.File]
 
     def _inside(self, path: str) -> str:
-        """Return a file's path on a local disk. Reject paths outside the folder, which a forged journal could name."""
+        """Return a file's path on a local disk. Reject a path outside the folder: a forged journal could contain one."""
         if os.path.isabs(path) or ".." in path.split("/"):
             raise StoreError("FILE_OUTSIDE", path=path, folder=self.uri)
         return os.path.join(self.uri, path)

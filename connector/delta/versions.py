@@ -26,7 +26,7 @@ def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, che
 
 
 def check_restorable(folder: TableFolder, version: int, app: str) -> None:
-    """Check, before a rewind begins, that the table can be rolled back: no one else has committed a later version."""
+    """Check, before a rewind begins, that the table can be rolled back: no other writer has committed a later version."""
     others, _ = _others(folder, folder.open(), version, app)
     if others:
         raise _refusal(folder, version, others)
@@ -35,7 +35,7 @@ def check_restorable(folder: TableFolder, version: int, app: str) -> None:
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
     """Write a commit that rolls the table back to a version. If this rewind has already written it, do nothing.
 
-    Raise if someone else has committed a later version.
+    Raise if another writer has committed a later version.
     """
     from deltalake import CommitProperties
 
@@ -67,7 +67,7 @@ def _refusal(folder: TableFolder, version: int, others: list[int]) -> StoreError
 
 
 def _whose(actions: Iterable[Mapping[str, Any]]) -> tuple[set[str], Mapping[str, Any]]:
-    """Return the ids in a commit's app transactions, and the sink's mark in the commit (empty if there is none)."""
+    """Return the ids in a commit's app transactions, and the sink's own entry (`MARK`) in ``commitInfo``, empty if missing."""
     apps: set[str] = set()
     mark: Mapping[str, Any] = {}
     for action in actions:

@@ -1,4 +1,4 @@
-"""The doctor's checks of a checkpoint location's store. They write to the store in the same way as a query does."""
+"""The doctor's checks of a checkpoint location's store. The checks write to the store in the same way as a query."""
 
 from __future__ import annotations
 

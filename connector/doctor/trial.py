@@ -1,4 +1,4 @@
-"""Test whether brokers handle transactions as Apache Kafka does, with transactions that contain no rows."""
+"""Test whether brokers handle transactions as Apache Kafka does. The test uses transactions without rows."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ remember how a transaction ended report ``Empty``."""
 def try_transaction(admin: KafkaAdmin, prefix: str, topic: str) -> Finding:
     """Check that the brokers abort and commit transactions without rows in the first partition of a topic.
 
-    The check writes no row. It leaves two markers in the partition, and the transactional id ``<prefix>.doctor``, which
-    the brokers forget after a week.
+    The check writes no row. Two markers stay in the partition. The brokers keep the transactional id
+    ``<prefix>.doctor`` for a week.
     """
     name, place = trial_id(prefix), Partition(topic, 0)
     began = time.monotonic()
@@ -78,7 +78,7 @@ class _Trial:
     def _transact(self, commit: bool) -> Initialised:
         """Begin a transaction, commit or abort it, and check its state before and after the end.
 
-        Return its producer.
+        Return the transaction's producer.
         """
         producer = self._admin.init_producer_id(self._name, self._timeout_ms)
         try:
@@ -126,7 +126,7 @@ class _Trial:
         )
 
     def _expect(self, states: Collection[str]) -> None:
-        """Wait until the transaction is not in the middle of ending, then check that its state is one of `states`.
+        """Wait until the brokers have finished ending the transaction, then check that its state is one of `states`.
 
         If the transaction is open, also check that it contains the partition.
         """

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SinkType = type[TwoPhaseCommitSink[Any, Any]]
 
 ALLOW: Final = "BARRIER_ALLOW"
-"""The environment variable that lists what commands may import: paths (``package.module:Name``) separated by commas."""
+"""The environment variable that lists the import paths (``package.module:Name``) that commands may use, separated by commas."""
 
 OFFERED: Final = "barrier_kafka.sinks"
 GROUPS: Final = (OFFERED, "barrier_kafka.hooks", "barrier_kafka.token_providers")

@@ -73,7 +73,7 @@ GONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:
-    """Return a file's content. Raise a `GONE` error if there is no such file, LocationError if it can't be read."""
+    """Return a file's content. Raise an error in `GONE` if there is no such file, LocationError if it can't be read."""
     try:
         return files.read(name)
     except GONE:
@@ -85,9 +85,9 @@ def read_file(files: LocationFiles, name: str) -> bytes:
 
 @contextmanager
 def _converted(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
-    """Convert the errors of a block: PermissionError to JournalError, other OSErrors with `failed`.
+    """Convert the errors of a block: PermissionError to JournalError, other OSErrors with the function `failed`.
 
-    `GONE` errors are raised unchanged.
+    Errors in `GONE`, which mean that a file does not exist, are raised unchanged.
     """
     try:
         yield
@@ -102,7 +102,7 @@ def _converted(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
 def reading(path: str) -> AbstractContextManager[None]:
     """Return a context in which OSErrors become errors that name `path`, for code that reads this file or folder.
 
-    `GONE` errors are raised unchanged.
+    Errors in `GONE`, which mean that a file does not exist, are raised unchanged.
     """
     return _converted(lambda error: LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)))
 

@@ -28,7 +28,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def local_path(text: str) -> str | None:
-    """Return the local path that a path or a ``file:`` URI means to Hadoop; None if the text names another store.
+    """Return the local path that Hadoop uses for a path or a ``file:`` URI; None if the text names another store.
 
     Hadoop does not decode the text: ``%20`` stays ``%20``, and ``#`` and ``?`` have no special meaning.
     """

@@ -1,6 +1,6 @@
 """Rewind Spark's own logs (``offsets/`` and ``commits/``) and its state, after the query's driver has ended.
 
-What Spark 4.2 needs to continue, as measured (integration/test_spark_rewind.py):
+Spark 4.2 behaves as follows (measured by integration/test_spark_rewind.py):
 
 - Spark begins at the newest file of ``offsets/``, N. If ``offsets/<N-1>`` is missing, it stops with "batch N-1 doesn't
   exist". If ``commits/<N>`` exists, it continues with N+1, otherwise it runs N again. ``commits/<N>`` also contains the
@@ -139,10 +139,11 @@ def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
 
 
 def delete_after(location: CheckpointLocation, batch: int) -> None:
-    """Make a micro-batch the last one that Spark knows. Can be repeated, even if an earlier call was killed.
+    """Make a micro-batch the last one that Spark knows. The call can be repeated, even if an earlier call was killed.
 
-    Deletes ``commits/M``, then ``offsets/M``, from the highest micro-batch M down, with their checksums and temporary files.
-    Then deletes the state files of later versions. If `batch` is -1, micro-batch 0 is replayed instead (see `replay`).
+    The function deletes ``commits/M``, then ``offsets/M``, from the highest micro-batch M down, with their checksums and
+    temporary files. Then it deletes the state files of later versions. If `batch` is -1, micro-batch 0 is replayed instead
+    (see `replay`).
     """
     if batch == -1:
         replay(location, 0, 0)
@@ -180,7 +181,7 @@ def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
 
 
 def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
-    """Write `text`, the journal's copy of ``offsets/<batch>``, completely or not at all. Can be repeated."""
+    """Write `text`, the journal's copy of ``offsets/<batch>``, completely or not at all. The call can be repeated."""
     _replace(location, batch, text)
 
 
@@ -219,7 +220,7 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
 def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Mapping[str, Any]]) -> list[Any] | None:
     """Return the planned end offsets of one source; None if they are not completely known.
 
-    These are the offsets in the existing plan, `line`, if it fits; otherwise the recorded ones, `ends`.
+    If the existing plan in `line` fits, return its offsets; otherwise return the recorded offsets, `ends`.
     """
     planned = list(line.get(PLANNED, []))
     recorded = {batch: {key: end[key] for key in end if key != PLANNED} for batch, end in ends.items()}
@@ -231,7 +232,7 @@ def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Map
 
 
 def _our_offsets(location: CheckpointLocation, batch: int) -> dict[str, dict[str, Any]]:
-    """Map each source of a micro-batch to its offset. If any of the sources is not ours, return an empty mapping."""
+    """Map each source of a micro-batch to its offset; return an empty mapping if a source is not ``barrier-kafka``."""
     lines = by_name(source_lines(location, batch))
     offsets = {name: dict(line.offset) for name, line in lines.items() if line.offset is not None}
     return offsets if len(offsets) == len(lines) else {}
@@ -318,7 +319,7 @@ class _Kept:
 
 
 def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[str]) -> None:
-    """Raise RewindTooFarError if `named` is not from `lowest` to the newest micro-batch, or `missing` is not empty.
+    """Raise RewindTooFarError if `named` is not between `lowest` and the newest micro-batch, or if `missing` is not empty.
 
     `missing` lists the files that Spark would need to continue after micro-batch `batch`, and that do not exist.
     """

@@ -1,4 +1,4 @@
-"""A journal in an object store or in HDFS. Its entries never change, so each process fetches an entry only once."""
+"""A journal in an object store or in HDFS. Journal entries never change, so each process fetches an entry only once."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ and removed from it (``spark.sql.streaming.queryEvolution.enableSourceEvolution`
 
 
 def text_of_line(version: str, name: str, offset: str) -> str:
-    """Return a source's line as Spark writes it in this version of the offset log."""
+    """Return the line of one source, as Spark writes it in this version of the offset log."""
     return offset if version == "v1" else f"{name}:{offset}"
 
 
@@ -168,7 +168,7 @@ def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
 def stopped_view(location: CheckpointLocation) -> QueryView:
     """Read a stopped query's logs, and return them as a `QueryView`.
 
-    The view is at the newest micro-batch or, if Spark has committed that one, at the next one.
+    The view is at the newest micro-batch or, if Spark has committed this micro-batch, at the next one.
     """
     view = spark_view(location)
     if view.batch > view.committed:

@@ -1,9 +1,9 @@
 """Read the files that Spark writes into a checkpoint location, and compare each file with its Hadoop checksum.
 
-Hadoop's local file system writes a file ``.<name>.crc`` beside every file. It contains a magic word, the number of bytes in a
-chunk, and each chunk's CRC-32. Spark does not compare these checksums when it reads its own logs, and the logs have no other
-checksum. So a flipped bit in ``offsets/7`` would be a wrong offset. Object stores have no such files, and check their data
-themselves.
+Hadoop's local file system writes a file ``.<name>.crc`` beside every file. This file contains a magic word, the number of
+bytes in a chunk, and each chunk's CRC-32. Spark does not compare these checksums when it reads its own logs, and the logs
+have no other checksum. So a flipped bit in ``offsets/7`` would be a wrong offset. Object stores have no such files, and check
+their data themselves.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Find the files of Spark's state stores, and the files that one version of the state needs.
 
 ``state/<operator>/<partition>[/<name>]/`` is the folder of one store. ``7.delta`` or ``7.changelog`` contains the changes of
-micro-batch 6; ``7.snapshot`` or ``7.zip`` contains the whole state after it. A version needs the nearest snapshot at or below
-it, and every change file after that snapshot. A RocksDB snapshot (``.zip``) lists the files in ``SSTs/`` and ``logs/`` that
-belong to it. With ``checkpointFormatVersion`` 2, names contain an id (``7_<id>.zip``), and ``commits/6`` names the valid id.
-Other attempts of a task, or earlier runs, may have written more files of the same version, so all of them are copied.
+micro-batch 6; ``7.snapshot`` or ``7.zip`` contains the whole state after micro-batch 6. To read a version, Spark needs the
+nearest snapshot at or below this version, and every change file after that snapshot. A RocksDB snapshot (``.zip``) lists the
+files in ``SSTs/`` and ``logs/`` that belong to it. With ``checkpointFormatVersion`` 2, names contain an id (``7_<id>.zip``),
+and ``commits/6`` names the valid id. Other attempts of a task, or earlier runs, may have written more files of the same
+version, so a savepoint copies all of them.
 
 In addition to the stores, ``state/`` contains schemas and the operators' metadata (``_metadata``, ``_stateSchema``). Some of
 these files are numbered by micro-batch.

@@ -1,4 +1,4 @@
-"""A client for WebHDFS, HDFS's REST interface. It finds the active NameNode, and a DataNode that answers."""
+"""A client for WebHDFS, HDFS's REST interface. The client finds the active NameNode, and a DataNode that answers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Request:
 
 
 class WebHdfs:
-    """Sends requests to the active NameNode and, if it redirects a request, to the DataNode that it names."""
+    """Sends requests to the active NameNode, and follows its redirects to DataNodes."""
 
     def __init__(self, endpoints: tuple[str, ...]) -> None:
         import requests
@@ -95,7 +95,7 @@ class WebHdfs:
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
 
     def send(self, request: Request) -> Response:
-        """Send a request. If a server can't answer, try the others, then all again. The caller closes the response.
+        """Send a request. If a server can't answer, try the others, then all servers again. The caller closes the response.
 
         Raises
         ------

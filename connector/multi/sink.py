@@ -2,8 +2,8 @@
 
 Each transaction and its handle belong to one of the sinks.
 
-The outcome of a checkpoint is atomic: all sinks commit it, or none does. Its visibility is not atomic: each store shows the
-rows when it has committed them, so one store shows them a moment before another.
+The outcome of a checkpoint is atomic: all sinks commit it, or none does. The visibility is not atomic: each store shows the
+rows as soon as it has committed them, so one store is a moment earlier than another.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _One:
         return under_route(name, self.name)
 
     def of(self, handles: Iterable[Handle]) -> list[Handle]:
-        """Return those of the handles that belong to this sink, in the form in which the sink itself returned them."""
+        """Return the handles that belong to this sink, in the form in which the sink itself returned them."""
         return [each["handle"] for each in handles if each["sink"] == self.name]
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The options of ``2pc-multi``, including each sink's, which begin with the sink's name (``orders.topic``)."""
+"""The options of ``2pc-multi``, including the options of each sink, which begin with the sink's name (``orders.topic``)."""
 
 from __future__ import annotations
 

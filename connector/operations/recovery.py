@@ -1,17 +1,17 @@
 """Recover a query that is not running: commit the dead driver's prepared rows, or rewind the query to write them again.
 
 `recover` does this before a start that can't recover by itself, at the end of a query that was stopped, and for the commands
-``barrier recover`` and ``barrier stop``. Its steps:
+``barrier recover`` and ``barrier stop``. The steps:
 
-1. If a driver of the query is running, or can't be seen from here, raise an error and change nothing.
-2. If a rewind was started, finish it.
-3. Settle decided checkpoints, commit prepared micro-batches, abort transactions that were never recorded, and journal
+1. If a driver of the query is running, or if this process can't find out, raise an error and change nothing. 2. If a
+rewind was started, finish it. 3. Settle decided checkpoints, commit prepared micro-batches, abort transactions that
+were never recorded, and journal
    `stopped` (`transactional.coordinator`, E1 to E4).
 4. If prepared transactions are lost, or Spark's logs no longer match the journal, take the query back to a point from
    which no row is written twice (`transactional.rewind`). The remaining transactions are aborted, and their rows read again.
 
-Prepared micro-batches are committed, not read again, because a commit needs neither Spark's logs nor its state. So this also
-works for a query with state whose driver is still alive, and for the last rows of a topic that gets no more rows.
+Prepared micro-batches are committed, not read again, because a commit needs neither Spark's logs nor its state. So a commit
+is possible even if a query with state has stopped but its driver still runs, or if a topic gets no more rows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Upkeep:
     def is_alive(self, process: Mapping[str, Any]) -> bool | None:
         """Return whether a driver's process is alive; None if that can't be determined.
 
-        With `single_driver`, a process that can't be seen from here counts as dead.
+        With `single_driver`, a process also counts as dead if its state can't be determined.
         """
         alive = is_alive(process)
         return False if alive is None and self.single_driver else alive

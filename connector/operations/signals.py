@@ -41,8 +41,8 @@ class StopRequest:
 def obeying_signals(wish: StopRequest) -> Iterator[Callable[[], None]]:
     """Request a stop when SIGTERM or SIGINT arrives; a third signal ends the process. Does nothing outside the main thread.
 
-    Yields a function that installs the signal handlers again. This is needed because PySpark replaces the handler of
-    SIGINT when it creates a session.
+    Yields a function that installs the signal handlers again. Call this function after a session was created, because
+    PySpark then replaces the handler of SIGINT.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None

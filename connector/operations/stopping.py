@@ -83,7 +83,7 @@ class FinalCheckpoint:
         )
 
     def has_come(self) -> bool:
-        """Ask the query to stop. Return True if the wait is over: the query has ended, is idle, or has another driver."""
+        """Ask the query to stop. Return True if the query has ended or is idle, or if another process has taken it over."""
         self.safe = False
         found = self._look(self._location)
         if found is None:  # the journal can't be read now

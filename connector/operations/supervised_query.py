@@ -138,7 +138,7 @@ class _Query:
         self._obey = obey
 
     def find(self, location: str) -> CheckpointLocation:
-        """Open the query's checkpoint location, record it in the supervision, and return it."""
+        """Open the query's checkpoint location, pass it to the `Supervision`, and return it."""
         place = CheckpointLocation.from_options({**self._supervision.given, "checkpointLocation": location})
         self._supervision.meet(place, None)
         return place
@@ -199,7 +199,7 @@ class _Query:
             self._halt(query, safe)
 
     def _halt(self, query: StreamingQuery, safe: bool) -> None:
-        """Call ``query.stop()``, and wait until the running tasks have ended; if `safe`, no task is running."""
+        """Call ``query.stop()``. Unless `safe` is True, wait until the running tasks have ended."""
         if not safe:
             log.warning("stopping the query now, without a final checkpoint")
         stopping = threading.Thread(target=query.stop, daemon=True)

@@ -1,7 +1,7 @@
 """The loop that restarts a failed query. If needed, it rewinds the query first. After a stop, no transaction stays open.
 
-`supervise` runs this loop in the user's program. If systemd or Kubernetes restarts the whole program instead, it runs
-``barrier recover`` before each start.
+`supervise` runs this loop in the user's program. If systemd or Kubernetes restarts the whole program instead, ``barrier
+recover`` should run before each start.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Supervision:
             self.wish.request()
 
     def _was_stopped(self, location: CheckpointLocation) -> bool:
-        """Return whether our run was asked to stop, or has stopped since the query was last started."""
+        """Return whether the query was asked to stop, or has stopped since it was last started."""
         found = self._look(location)
         if found is None or found.run is None:
             return False

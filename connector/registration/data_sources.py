@@ -19,7 +19,7 @@ _own: dict[str, type[HostedSinkDataSource]] = {}
 
 
 def _made(row: Format) -> type[HostedSinkDataSource]:
-    """Create the data source class of a sink's format. Workers import it by its name from this module."""
+    """Create the data source class of a sink's format. Spark's workers import the class from this module, by name."""
     name = f"{row.path.partition(':')[2]}DataSource"
     made = type(name, (HostedSinkDataSource,), {"format": row.name, "__module__": __name__})
     globals()[name] = made
@@ -56,12 +56,12 @@ def sink_of(source: type[DataSource] | None) -> SinkType | None:
 
 
 def travels(source: type[DataSource]) -> bool:
-    """Return whether Spark pickles this class into the plan: the sink is the user's own, and may be in no package."""
+    """Return whether Spark pickles this class into the plan, because the sink is the user's own and may be in no package."""
     return issubclass(source, HostedSinkDataSource) and source.sink is not None
 
 
 def with_sinks(own: Mapping[str, SinkType]) -> type[HostedSinkDataSource]:
-    """Return a data source class of ``2pc-multi`` with the user's own sinks, which are pickled to workers with it."""
+    """Return a data source class of ``2pc-multi`` with the user's own sinks. Spark pickles the sinks with the class."""
     from connector.multi.sink import MultiSink
 
     body: dict[str, Any] = {"own": own, "__module__": __name__}

@@ -36,7 +36,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
 
 
 def _warn_of_workers(program: str | None) -> None:
-    """Warn if the Python of Spark's workers, `program`, is not that of this process, and lacks our packages."""
+    """Warn if Spark's workers use a different Python (`program`) from this process, and that Python lacks our packages."""
     found = None if program is None else shutil.which(program)
     if found is None or os.path.abspath(found) == sys.executable:
         return

@@ -1,1 +1,1 @@
-"""Take savepoints of a query, restore them at a new location, and dispose of them."""
+"""Take savepoints of a query, restore them at a new location, and delete them."""

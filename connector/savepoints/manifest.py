@@ -187,7 +187,7 @@ def read(path: str) -> Savepoint:
 
 
 def find(folder: str) -> list[Savepoint | LocationError]:
-    """Return the savepoints in a folder, oldest first, after an error for each savepoint that can't be read."""
+    """Return an error for each savepoint in the folder that can't be read, then the other savepoints, oldest first."""
     found: list[Savepoint | LocationError] = []
     root = folder_of(folder)
     try:

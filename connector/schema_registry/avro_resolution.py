@@ -1,10 +1,9 @@
 """Resolves a record's schema to the reader's schema, so that no value changes silently.
 
-fastavro follows Avro's rules, which ignore the reader's logical types. Avro's Java library, for example, follows the
-same rules, and reads a time in milliseconds as if it were in microseconds. So each pair of types in which a value
-could change gets a *hook*. fastavro calls the hook with each value, and the hook converts the value exactly or
-rejects the record. The writer's schema gets a logical type for each hook, whose reader function in fastavro is the
-hook.
+fastavro follows Avro's rules, which ignore the reader's logical types. Avro's Java library, for example, follows the same
+rules, and reads a time in milliseconds as if it were in microseconds. So each pair of types in which a value could change
+gets a *hook*: a function that converts the value exactly, or rejects the record. To make fastavro call the hook with each
+value, the copy of the writer's schema gets a logical type whose reader function is the hook.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def writers_schema(writer: Any, reader: Any, written: Mapping[str, Any], read: M
 def with_default_values(schema: Any, named: Mapping[str, Any]) -> Any:
     """Convert each default of a parsed schema from JSON to its Avro value, in place.
 
-    For example, JSON writes bytes and decimals as strings. `named` contains the schema's named types.
-    A default that does not fit its field's type is removed. A record that needs this default is bad.
+    For example, JSON writes bytes and decimals as strings. `named` contains the schema's named types. A default that does
+    not fit its field's type is removed. A record that needs this default then counts as bad.
     """
     for each in [schema, *named.values()]:
         _set_defaults(each, named)
@@ -170,7 +169,7 @@ class _Pairs:
     """Name of a type in the copy of the writer's schema → name of the reader's type for it; None if there is none."""
 
     def of(self, writer: Any, reader: Any, path: str) -> Any:
-        """Return a copy of a node of the writer's schema, with hooks.
+        """Return a copy of a node of the writer's schema, with hooks: functions that convert a value, or reject the record.
 
         Without a node in the reader's schema, add no hooks.
         """
@@ -242,7 +241,7 @@ def _types_by_name(writer: Any, reader: Any, path: str) -> dict[str, Any]:
 
 
 def _hook(writer: Any, reader: Any, path: str) -> dict[str, Any]:
-    """Return the hook for the writer's type and the reader's type; empty if no value can change."""
+    """Return the function that converts or rejects the writer's values for the reader's type; empty if no value can change."""
     if reader is None:
         return {}
     kind, wanted = _kind(writer), _kind(reader)

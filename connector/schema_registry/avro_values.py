@@ -1,8 +1,8 @@
 """Avro in the Schema Registry's wire format: a schema's Spark and Arrow types, and the decoder of a column.
 
-fastavro reads each record in C with the schema that it was written with. It resolves the record to the reader's schema by
-Avro's rules, with the hooks of `avro_resolution`. Dates and times are read as numbers; one call then converts a whole Arrow
-column of them to times.
+fastavro reads each record in C with the schema that the record was written with. It resolves the record to the reader's
+schema by Avro's rules; `avro_resolution` handles the cases in which these rules would change a value. Dates and times are
+read as numbers; one call then converts a whole Arrow column of them to times.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def named_types(node: Any, into: dict[str, Any]) -> None:
 
 
 class AvroDecoder:
-    """Decodes a column of records. The driver makes the decoder, and tasks use it. Its pickle contains no client."""
+    """Decodes a column of records. The driver makes the decoder, and tasks use it. A pickled decoder contains no client."""
 
     def __init__(self, registry: Registry, definition: Definition, type: ColumnType, mode: str) -> None:  # noqa: A002
         self._registry = registry

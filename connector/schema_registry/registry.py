@@ -68,7 +68,7 @@ class Definition:
 
 
 class Registry:
-    """A connection to a Schema Registry, made from `settings`. Its pickle contains no client, and its repr no secret.
+    """A connection to a Schema Registry, made from `settings`. A pickled `Registry` has no client, and its repr no secret.
 
     Raises
     ------
@@ -153,7 +153,7 @@ class Registry:
         return Definition(text, kind, id=int(number))
 
     def scrub(self, text: str) -> str:
-        """Return the text, in which all secrets from the settings are masked."""
+        """Return the text with all secrets from the settings masked."""
         return masked(text, self._secrets())
 
     def _secrets(self) -> set[str]:

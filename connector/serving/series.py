@@ -73,7 +73,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def _rates(whole: Sequence[CheckpointHistory]) -> list[float | None]:
-    """Return each checkpoint's rows per second since the previous one; None if there is none, or if it is too close."""
+    """Return the rows per second of each checkpoint since the previous one; None if that is unknown or too close in time."""
     rates: list[float | None] = [None] if whole else []
     for before, each in pairwise(whole):
         seconds = ((each.committed or 0) - (before.committed or 0)) / 1000

@@ -46,7 +46,7 @@ class Watcher:
     given : Mapping[str, str], optional
         Sink options that the journals do not contain, such as secrets.
     brokers : bool
-        Whether to ask brokers.
+        True to ask brokers.
 
     Raises
     ------
@@ -156,7 +156,8 @@ class Watcher:
 def location_of(path: str) -> CheckpointLocation:
     """Return the checkpoint location at a path. If the path contains a user, password or query, raise `OptionError`.
 
-    The page would show the path. The same error is raised if the path is not valid UTF-8.
+    The page shows the path, so a secret in it would be visible. Also raise `OptionError` if the path is not valid
+    UTF-8.
     """
     shown = path.encode("utf-8", "replace").decode()
     if shown != path or urlsplit(path).username is not None or (":" in path and "?" in path):

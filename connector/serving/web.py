@@ -74,7 +74,7 @@ class Page:
     watcher : Watcher
         The source of the facts to show.
     metrics : bool
-        Whether to serve ``/metrics``.
+        True to serve ``/metrics``.
     is_over : Callable[[], bool]
         Returns True when the server is ending; event streams then end as well.
     """
@@ -301,10 +301,9 @@ def _done(query: QueryFacts) -> list[tuple[str, int]]:
 
 
 def _commands(query: QueryFacts, clusters: Sequence[ClusterFacts]) -> list[str]:
-    """Return the commands that safely end the open transactions of a query, if its driver is known to be gone.
+    """Return the commands that end a query's open transactions; none unless the query's driver is known to be gone.
 
-    The brokers' answers are older than the knowledge about the driver. Also, a command that is shown without its
-    reasons must be safe even if the user does not know whether the driver is dead.
+    Commands with ``--query-stopped`` are left out: they are not safe if a driver is running after all.
     """
     if query.alive is not False:
         return []

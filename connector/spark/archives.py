@@ -44,9 +44,9 @@ def has_compiled_modules(archive: Path) -> bool:
 def add_compiled_modules(archive: Path) -> int:
     """Add compiled modules to the archive, beside their sources, and return their number.
 
-    PySpark's own tests are removed from the archive's directory. They are two thirds of its entries, and each Python
-    process reads the whole directory again for each package that it has imported (PySpark calls
-    ``importlib.invalidate_caches``).
+    PySpark's own tests are removed from the archive's list of files. They are two thirds of the list. Each Python process
+    reads the whole list again for each package that it has imported, because PySpark calls
+    ``importlib.invalidate_caches``.
 
     Running processes can continue to read the archive: no content moves, and the file is replaced in one step.
 
@@ -73,7 +73,7 @@ def _naming(archive: Path) -> Iterator[None]:
 
 
 def _append(whole: BinaryIO, archive: Path) -> int:
-    """Add compiled modules to the archive, return their number, and drop older ones and tests from its directory."""
+    """Add compiled modules to the archive, and return their number. Remove tests and older modules from the list of files."""
     count = 0
     with (
         zipfile.ZipFile(whole, "a", zipfile.ZIP_DEFLATED) as modules,

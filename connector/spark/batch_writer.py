@@ -1,6 +1,6 @@
 """The writer that ``df.write`` uses for a sink. Each write has a version; repeating a version writes no row twice.
 
-Spark calls `writer` once, in a planning process. Tasks and the commit process get pickled copies of the returned writer. So
+Spark creates the writer once, in a planning process. Tasks and the commit process get pickled copies of the writer. So
 commit and abort know the plan, and do not plan again.
 """
 
@@ -97,7 +97,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         return self._plan
 
     def _view(self) -> QueryView:
-        """Return a `QueryView` for this application's writes.
+        """Return what recovery needs to know about this application's writes.
 
         These writes have no Spark logs, so each version counts as a micro-batch.
         """

@@ -23,8 +23,8 @@ class QueryRunsError(FencedError):
 def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
     """Return an error if the query's driver may be running; else None.
 
-    If `stopped`, the operator confirms that the query has stopped. In that case, an error is returned only if the
-    driver is alive and still holds the query's state.
+    If `stopped`, the operator confirms that the query has stopped. In that case, an error is returned only if the driver is
+    alive and may still have the query's state in memory.
     """
     alive = is_alive(run.process)
     driver = process_text(run.process)

@@ -44,7 +44,7 @@ class HostedSinkDataSource(DataSource):
 
     @classmethod
     def sink_type(cls) -> SinkType:
-        """Return the sink's class. It is imported only here, so that formats can be listed without the sinks' clients."""
+        """Return the sink's class. Only this method imports the class, so formats can be listed without the sinks' clients."""
         return cls.sink or find_sink(cls.format)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:

@@ -101,7 +101,7 @@ def _names(text: str) -> frozenset[str] | None:
 class HostedSink:
     """A sink's class, its options, and the schema of its rows.
 
-    It is pickled to the executors, so it holds no client. Each process builds the sink itself, when it needs the sink.
+    The object is pickled to the executors, so it holds no client. Each process builds the sink itself.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class HostedSink:
         return self.location.journal().load().position
 
     def sources_unknown(self) -> OptionError:
-        """Return the error to raise if the offset log names the query's sources, but the present ones are unknown."""
+        """Return the error to raise if the offset log names the query's sources, but this start has not reported any."""
         reason = (
             "the query may have lost a source since the micro-batch was planned. Only a program that calls "
             "barrier_kafka.register(spark) before start(), and does not use Spark Connect, reports the query's sources"
@@ -239,7 +239,7 @@ class HostedSink:
             sink.close()
 
     def own_options(self) -> Mapping[str, Any]:
-        """Return the parsed options that every sink has (`HOST_OPTIONS`), without this sink's own options."""
+        """Return the parsed options that every sink has (`HOST_OPTIONS`), but not the options of this sink's format."""
         known = {option.key.lower() for option in HOST_OPTIONS.options}
         given = {key: value for key, value in self.options.items() if key in known}
         return OptionTable(self.type.name(), ()).parse(given, also=HOST_OPTIONS)
@@ -266,8 +266,8 @@ class HostedSink:
     def _setup(self) -> dict[str, Any]:
         """Return the sink's description for the journal, from which `connector.spark.recorded_sink` builds the sink.
 
-        It contains the names of secret options, but not their values, so users must pass the values to commands again.
-        It names the sink's class only for messages: commands look up the sink by the name of its format.
+        The description has the names of secret options without their values, so users must pass the values to commands
+        again. It names the sink's class only for messages: commands look up the sink by the name of its format.
         """
         path = f"{self.type.__module__}:{self.type.__qualname__}"
         hidden = sorted(key for key, value in self.options.items() if is_secret(key, value))
@@ -329,7 +329,7 @@ class _OpenPart:
             faults.reach("task.written")
 
     def prepare(self) -> Part:
-        """Prepare the written rows, and return the part. In a repair, first check that the rows match the recorded rows."""
+        """Prepare the written rows, and return the part. If lost rows are written again, first check that they are the same."""
         partition, route = self._context.partitionId, self._context.route
         seen = self._digest
         part = Part(partition, None, seen.rows, seen.bytes, seen.hexadecimal(), route)
@@ -355,7 +355,7 @@ def _write(
     attempt: int,
     drained: bool,
 ) -> list[Part]:
-    """Write and prepare a task's rows, or only read them; return one part for each route of the sink."""
+    """Write and prepare a task's rows, or only read them. Return one part for each sink (``2pc-multi`` has several)."""
     contexts = {
         route: TransactionContext(
             *(plan.identity, plan.batch, partition, attempt, plan.prefix, os.urandom(8).hex(), plan.token, route)

@@ -1,4 +1,4 @@
-"""Identify a driver process, and check whether it is still running. Both ask the operating system, not Spark.
+"""Identify a driver process, and check whether it is still running, by asking the operating system, not Spark.
 
 A pid alone does not identify a process, because the system reuses pids. Together with the boot id, the pid namespace and the
 start time, the pid identifies a process on this machine and in this container. Other machines and containers can't see

@@ -23,7 +23,7 @@ TYPES = ("fields", "type", "elementType", "keyType", "valueType")
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
-    """Return the newest run. Raise an error if there is none, or if this location is a copy whose own query never ran."""
+    """Return the newest run. Raise an error if there is none, or if the location is a copy on which no query has run yet."""
     run = ledger.newest_run
     if run is None:
         raise NothingToRewindError("NOTHING_TO_REWIND", reason="the journal contains no run of the query")

@@ -1,6 +1,6 @@
-"""The log of the driver's Python workers. The user's program can't configure it, so INFO lines go to standard error.
+"""The log of the driver's Python workers. Users can't configure this log, so its INFO lines go to the driver's stderr.
 
-The lines appear in the driver's standard error. One line reports that a run begins, another that a checkpoint is visible.
+One line reports that a run begins, another that a checkpoint is visible.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ PROTOCOL = logging.getLogger("transactional")
 def show_progress() -> None:
     """Print INFO lines about runs and checkpoints from now on, unless logging is already configured.
 
-    Called on the driver, in the planning process and in the commit process. For example, Spark's setting
-    ``spark.sql.pyspark.worker.logging.enabled`` configures logging. In that case, Spark's log tables contain the lines.
+    Called on the driver, in the planning process and in the commit process. If Spark's setting
+    ``spark.sql.pyspark.worker.logging.enabled`` configures logging, Spark's log tables contain the lines.
     """
     if PROTOCOL.handlers or logging.getLogger().handlers:
         return

@@ -32,7 +32,7 @@ FROM_JDBC: Final[Mapping[str, str]] = {
 def parse_url(url: str, owner: str) -> dict[str, str]:
     """Return libpq's connection parameters for an address.
 
-    Errors name the sink `owner`. They never quote the address, which may contain a password.
+    Errors name the sink `owner`, but never quote the address, which may contain a password.
     """
 
     def invalid(expectation: str) -> OptionError:

@@ -88,7 +88,7 @@ class ControlTables:
     Parameters
     ----------
     owner : Owner
-        The sink. This object keeps only a weak reference to it.
+        The sink, to which this object keeps only a weak reference.
     prefix : str
         The option ``transactionalIdPrefix``.
     """
@@ -110,7 +110,7 @@ class ControlTables:
         self._owner.run(cursor, f"INSERT INTO {self._transactions} ({names}) VALUES ({marks(values)})", values)
 
     def states(self, cursor: Cursor, nonces: Sequence[str], lock: bool = False) -> dict[str, str]:
-        """Return nonce -> state (prepared, committed or aborted) for every transaction that has a row.
+        """Return the state (prepared, committed or aborted) of each transaction that has a row, by the transaction's nonce.
 
         With `lock`, lock these rows, so that the states can't change before the database transaction ends.
         """
@@ -127,7 +127,7 @@ class ControlTables:
             self._owner.run(cursor, f"UPDATE {self._transactions} SET state = ? {where}", (state, *some))
 
     def all(self, cursor: Cursor) -> list[Prepared]:
-        """Return all transactions of the prefix that have a row, ordered by nonce."""
+        """Return all transactions of the prefix that have a row in the control table, ordered by nonce."""
         names = ", ".join(Prepared._fields)
         statement = f"SELECT {names} FROM {self._transactions} WHERE prefix = ? ORDER BY nonce"
         return [Prepared(*row) for row in self._owner.run(cursor, statement, (self._prefix,))]

@@ -89,7 +89,7 @@ class Database:
 
     @contextmanager
     def transaction(self, seconds: float | None = None) -> Iterator[Any]:
-        """Run the block in one database transaction of the driver. Any exception in the block rolls the transaction back."""
+        """Run the ``with`` block in one database transaction of the driver. Any exception rolls the transaction back."""
         with self.reaching():
             try:
                 yield self.begin(self._seconds if seconds is None else seconds)
@@ -100,7 +100,7 @@ class Database:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Run the block. If it raises a database error, raise the framework's error instead."""
+        """Run the ``with`` block. If the block raises a database error, raise the framework's error instead."""
         try:
             yield
         except TwoPhaseCommitError:

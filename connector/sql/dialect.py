@@ -152,7 +152,7 @@ class Dialect(ABC, Generic[AnyColumn]):
     @property
     @abstractmethod
     def flag(self) -> AnyColumn:
-        """The staging table's column `DELETES`. Its value comes from the query's column that ``deleteColumn`` names."""
+        """The staging table's column `DELETES`, which contains the query's column that ``deleteColumn`` names."""
 
     def why_no_deletes(self, target: Target[AnyColumn], key: Sequence[str]) -> str:
         """Return the reason why rows of the target can't be deleted by the columns `key`; empty if they can."""
@@ -176,7 +176,7 @@ class Dialect(ABC, Generic[AnyColumn]):
         """
 
     def form(self, column: AnyColumn) -> object:
-        """Return a value that depends on the column's definition. If it changes, the rows need a new staging table."""
+        """Return a value that depends on the column's definition. If the value changes, the rows need a new staging table."""
         return self.definition(column)
 
     @abstractmethod

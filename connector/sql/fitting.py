@@ -172,7 +172,7 @@ def staging_name(table: str, *about: object) -> str:
 
 
 def unique_warnings(target: Target[Any], indexes: Iterable[Index]) -> Iterator[Finding]:
-    """Yield a warning for each of these unique indexes, because a repeated value in it would stop a commit."""
+    """Yield a warning for each of these unique indexes: a value that occurs twice would stop a commit."""
     for index in indexes:
         text = ", ".join(sorted(index.columns))
         yield warning(

@@ -255,7 +255,7 @@ class Mysql(dialect.Dialect[Column]):
         written: Sequence[Column],
         optional: Collection[str] | None = None,
     ) -> list[str]:
-        """Return the statement that creates a staging table. Its primary key keeps each transaction's rows in order."""
+        """Return the statement that creates a staging table. The primary key keeps each transaction's rows in order."""
         nonce, row = OWN_COLUMNS
         columns = [
             f"{nonce} VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL",

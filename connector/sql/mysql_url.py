@@ -88,7 +88,7 @@ class MysqlAddress:
 def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
     """Return the parts of an address.
 
-    Errors name the sink `owner`. They never quote the address, which may contain a password.
+    Errors name the sink `owner`, but never quote the address, which may contain a password.
     """
 
     def invalid(expectation: str) -> OptionError:

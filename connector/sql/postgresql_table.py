@@ -113,7 +113,7 @@ class Column(dialect.Column):
 
     @property
     def one_form(self) -> bool:
-        """True if equal values are always identical. This is not so for ``numeric``: 1.0 equals 1.00, but is not identical."""
+        """True if equal values are always identical; False for ``numeric``, because 1.0 equals 1.00, but is not identical."""
         return self.base in ONE_FORM and not self.collation
 
 

@@ -173,7 +173,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
             self.run(cursor, f"DELETE FROM {staging} WHERE barrier_nonce IN ({marks(some)})", some)
 
     def staged(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
-        """Return nonce -> number of staged rows, for each of these transactions that has any."""
+        """Return the number of staged rows of each of these transactions, by nonce. Omit transactions without staged rows."""
         found: dict[str, int] = {}
         for some in portions(nonces):
             where = f"WHERE barrier_nonce IN ({marks(some)}) GROUP BY barrier_nonce"
@@ -210,7 +210,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
         """Begin a database transaction with the settings that it needs.
 
-        Default: nothing, because Python's clients begin it.
+        Default: do nothing, because Python's clients begin the transaction.
 
         Parameters
         ----------
@@ -313,14 +313,14 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         return True
 
     def newestCheckpoint(self, queryId: str, route: str = "") -> int:
-        """Return the query's newest committed checkpoint; 0 if it has none. Each commit compares it with the journal."""
+        """Return the query's newest committed checkpoint; 0 if it has none. The framework compares it with the journal."""
         with self.database.transaction() as cursor:
             return self._control.newest(cursor, queryId)
 
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Claim the prefix for a new run.
 
-        In a continuing run, check that it still owns the prefix, on the same server.
+        In a continuing run, check that the run still owns the prefix, on the same server.
         """
         if mark is None:
             with suppress(RowRefusedError):  # another run inserted the prefix's row first: try again
@@ -391,7 +391,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
     def _publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
         """Move staged rows into the target.
 
-        Raise `_RowsDeletedError` if another transaction deleted some of them meanwhile.
+        Raise `_RowsDeletedError` if another transaction has deleted some of these rows in the meantime.
         """
         try:
             self.publish(cursor, handles)
@@ -430,7 +430,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         """Abort the prepared transactions that are over (see `Cutoff`) and not in `known`. Return how many were aborted.
 
         Delete the staged rows of the aborted transactions. Also delete the control table's row of every transaction
-        that is over and not in `known`, whatever its state.
+        that is over and not in `known`, in any state.
         """
         kept = {handle["nonce"] for handle in known}
         return self._sweep(lambda row: row.nonce not in kept and before.ends(row.query, row.run, row.batch))

@@ -322,7 +322,7 @@ class TableSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
         return names
 
     def staged(self, cursor: Any, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
-        """Return nonce -> number of staged rows; empty if the staging table does not exist."""
+        """Return the number of staged rows of each transaction, by nonce; empty if the staging table does not exist."""
         return super().staged(cursor, staging, nonces) if self.dialect.is_there(cursor, staging) else {}
 
     # -- statements that create -------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class OpenOnBrokers:
 
 @dataclass(frozen=True)
 class HeldPartition:
-    """A partition whose ``read_committed`` readers can't read to its end."""
+    """A partition that ``read_committed`` readers can't read to the end."""
 
     partition: Partition
     stable: int  # The last stable offset, where ``read_committed`` readers stop.

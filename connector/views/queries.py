@@ -77,7 +77,7 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
 def processes_alive(ledger: Ledger) -> tuple[bool | None, bool | None]:
     """Return whether the driver's process is running, and whether the rewind's process is.
 
-    Each is None if this is unknown, or if there is no such process.
+    Each of the two values is None if it is unknown, or if no such process exists.
     """
     alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
     return alive, is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None

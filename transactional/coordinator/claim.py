@@ -1,4 +1,4 @@
-"""P3: continue the newest run of the journal, or claim a new one."""
+"""P3: continue the newest run in the journal, or journal a new run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Claimant:
-    """Claims a run for one coordinator: the newest run if it belongs to this driver, otherwise a new run."""
+    """Chooses the run of one coordinator: the newest run if it belongs to this driver, otherwise a new run."""
 
     def __init__(self, session: Session, under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None) -> None:
         self._session = session
@@ -31,7 +31,7 @@ class Claimant:
         self._under = under
 
     def take(self) -> tuple[RunRecord, bool]:
-        """Return the newest run if it is this driver's and has the same settings; otherwise claim and return a new run.
+        """Return the newest run if it belongs to this driver and has the same settings; otherwise journal and return a new run.
 
         The second value is True if the run is new.
         """
@@ -55,16 +55,16 @@ class Claimant:
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
 
     def claim(self, follows: int) -> RunRecord:
-        """Claim a new run, and claim its prefix at the store. Raise if `follows` is no longer the newest run."""
+        """Journal a new run, and claim its prefix at the store. Raise if `follows` is no longer the newest run."""
         run = self._claim(follows)
         self._record(run, guard_run(self._sink, run.mark))
         return run
 
     def _record(self, run: RunRecord, mark: RunMark) -> None:
-        """Journal the mark that `guardRun` returned, if it is new. Then check that the run is still the newest.
+        """Journal the value that `guardRun` returned, if it is new. Then check that the run is still the newest.
 
-        The mark is journaled even if the run has ended or was superseded: the next run has to know which run claimed
-        the prefix last.
+        The value is journaled even if the run has ended or is no longer the newest: the next run has to know which run
+        claimed the prefix last.
         """
 
         def judge(ledger: Ledger) -> None:
@@ -86,7 +86,7 @@ class Claimant:
         raise superseded(run.token, self._journal.ledger)
 
     def _claim(self, follows: int | None = None) -> RunRecord:
-        """Journal a new run, before it recovers or sweeps anything. If `follows` is given, it must be the newest run."""
+        """Journal a new run before anything is recovered or aborted. If `follows` is given, that run must be the newest."""
         settings, view = self._settings, self._session.view
         identity = self._session.identify()
         self._check_unsettled(identity)
@@ -136,7 +136,7 @@ class Claimant:
         return self._journal.ledger.runs[entry.number]
 
     def _check_unsettled(self, identity: Mapping[str, str]) -> None:
-        """Raise if the sink or the store was changed while transactions of the newest run are not settled."""
+        """Raise if the sink or the store has changed while the newest run has unsettled transactions."""
         ledger = self._journal.ledger
         former = ledger.newest_run
         if former is None or not (ledger.unsettled() or ledger.undecided()):
@@ -173,7 +173,7 @@ class Claimant:
         return max((self._sink.newestCheckpoint(history.queryId, route) or 0 for route in accepted), default=0)
 
     def _sweep_former(self, token: int) -> None:
-        """P7 of a new run: sweep the query's old prefixes, except those that another query now uses."""
+        """P7 of a new run: abort unfinished transactions under the query's old prefixes that no other query uses now."""
         ledger, settings = self._journal.ledger, self._settings
         former = {run.prefix: run for _, run in sorted(ledger.runs.items()) if run.sink == settings.sink}
         for prefix, run in former.items():

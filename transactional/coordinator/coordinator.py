@@ -54,7 +54,7 @@ class CheckpointCoordinator:
     view : QueryView
         The query's logs, as the caller just read them.
     under : Callable[[str], TwoPhaseCommitSink], optional
-        Builds the same sink with an old prefix, to sweep the transactions that earlier runs left under that prefix.
+        Builds the same sink with an old prefix, to abort the transactions that earlier runs left under that prefix.
     clock : Clock, optional
     """
 
@@ -115,8 +115,8 @@ class CheckpointCoordinator:
 
         *Called on the driver, once per micro-batch, in the commit process.*
 
-        For a batch write, `origin` is the streaming query whose batch ids serve as versions (empty if there is none),
-        and `compare` is the value of ``txnCompareRows``.
+        For a batch write, `origin` is the id of the streaming query whose batch ids serve as versions (empty if there
+        is none), and `compare` is the value of ``txnCompareRows``.
         """
         faults.reach("commit.called")
         # C1: load the journal. The run must be the newest.
@@ -154,7 +154,7 @@ class CheckpointCoordinator:
     ) -> None:
         """C2: journal the repair of a decided checkpoint's lost parts, then settle the checkpoint.
 
-        Raise if the checkpoint is still not settled, unless later micro-batches of the checkpoint have to run again.
+        If the checkpoint is still not settled, raise, unless later micro-batches of the checkpoint have to run again.
         """
         settlement = self._session.settlement
         settlement.repair(checkpoint, found, messages, token)

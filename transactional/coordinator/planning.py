@@ -30,7 +30,7 @@ class Planning:
         self._view = session.view
 
     def recover(self, run: RunRecord, claimed: bool) -> None:
-        """P4 to P8: settle decided checkpoints, keep or void prepared micro-batches, sweep, and restore the hooks.
+        """P4 to P8: settle decided checkpoints, keep or void prepared micro-batches, abort the rest, and restore the hooks.
 
         `claimed` is true if the run is new.
         """
@@ -55,7 +55,7 @@ class Planning:
             self._restore_hooks(run.token)
 
     def plan_tasks(self, run: RunRecord) -> TaskPlan:
-        """P9: fold the journal, and return the plan for the tasks of the micro-batch."""
+        """P9: summarize old journal entries in a snapshot if needed, and return the plan for the tasks of the micro-batch."""
         self._journal.fold()
         ledger, view = self._journal.ledger, self._view
         found = ledger.batches.get(view.batch)
@@ -82,7 +82,7 @@ class Planning:
             self._session.settlement.settle(checkpoint.id, token)
 
     def keep_or_void(self, token: int, claimed: bool) -> None:
-        """P6: keep a prepared micro-batch if all its handles are alive. Otherwise journal `void`; P7 aborts its transactions.
+        """P6: keep a prepared micro-batch if all its transactions are alive; otherwise journal `void`, so that P7 aborts them.
 
         If there are more than `MOST_LOOKED_AT` parts and the run is not new, inspect only the handles of micro-batches that
         Spark has not committed. All handles are inspected again before the decision.
@@ -103,7 +103,7 @@ class Planning:
             self._journal.append(void, may_void(token, record.batch, record.entry))
 
     def _record_repartitions(self, token: int) -> None:
-        """Journal the micro-batches that a repartition added. No sink wrote them, so there is nothing to commit."""
+        """Journal the micro-batches that a repartition of Spark's state added. No sink wrote them, so they need no commit."""
         for batch in unrecorded_repartitions(self._journal.ledger, self._view):
             ledger = self._journal.ledger
             covered = [record.batch for record in ledger.undecided()]

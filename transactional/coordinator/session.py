@@ -20,7 +20,7 @@ from transactional.transaction import Cutoff
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run. A planning continues the newest run only if `driver` and `digest` are the same."""
+    """The settings of a run. A driver continues the newest run only if `driver` and `digest` are the same."""
 
     driver: str  # Id of the driver: the same in all processes of one driver, and different for every driver.
     sink: str  # The sink's format name.
@@ -114,8 +114,8 @@ class Session:
     def moved_target(self, identity: Mapping[str, str]) -> tuple[str, str] | None:
         """Return how the target changed, as two strings (before, now).
 
-        Return None if it did not change. Also return None if the newest run recorded the id of a cluster, because the caller
-        compares these ids. Without them, only the identity and the address show that the target is a different one.
+        Return None if the target did not change. Also return None if the newest run recorded the id of a cluster, because
+        the caller compares the ids of clusters. Without cluster ids, this method compares the identity and the address.
         """
         former = self.ledger.newest_run
         for route in routes_of(self.sink):
@@ -161,7 +161,7 @@ class Session:
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
-        """Return the cut-off for a sweep by a run (see `Cutoff`).
+        """Return the cut-off for a run's sweep (see `Cutoff`).
 
         If a transaction is older than the cut-off, a driver commits it only if a decided checkpoint contains it. If
         `ended` is true, all transactions of the run itself also count as older.

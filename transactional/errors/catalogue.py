@@ -9,8 +9,9 @@ action
 message, remedy
     What happened, and what to do. Each is a list of strings, which are joined by spaces. ``<name>`` is replaced by a parameter.
 
-A package that builds on this one extends the catalogue (`Catalogue.extend`) with its own conditions. It can also replace the
-remedies of this package's conditions, because it knows the commands for them. Such an entry has no other field.
+A package that builds on this one extends the catalogue (`Catalogue.extend`) with its own conditions. Such a package can also
+replace the remedies of this package's conditions, because it knows the commands to run. An entry that replaces a remedy has
+no other field.
 """
 
 from __future__ import annotations

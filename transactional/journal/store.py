@@ -1,4 +1,4 @@
-"""Stores for a journal's files. Only one process can create a file, so the store decides which driver gets a number."""
+"""Stores for a journal's files. Only one process can create a file of a given name, so the store decides which driver wins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transactional.journal.folders import file_mode, make_folders, sync_folder
 
 
 class JournalStore(Protocol):
-    """Stores the files of a journal: ``<n>.json`` and ``<n>.snapshot.json``. `create` decides which driver gets a number."""
+    """Stores the files of a journal: ``<n>.json`` and ``<n>.snapshot.json``. Only one driver can `create` a file."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a complete, durable file, or no file at all. Return False if the name is taken.

@@ -1,4 +1,4 @@
-"""The ledger: everything that the coordinator knows, folded from the journal's entries."""
+"""The ledger: everything that is known about a query, computed by applying the journal's entries in order (the fold)."""
 
 from transactional.ledger.fold import apply
 from transactional.ledger.ledger import Ledger

@@ -1,4 +1,4 @@
-"""The fold over the journal: how each kind of entry changes the ledger."""
+"""Functions that apply the journal's entries to the ledger: how each kind of entry changes the ledger."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def _rewind_begun(ledger: Ledger, entry: Entry, fact: entries.RewindBegun) -> No
 
 
 def _rewind_done(ledger: Ledger, entry: Entry, fact: entries.RewindDone) -> None:
-    """Drop the records of undone micro-batches, except those of a partly committed checkpoint that the rewind keeps."""
+    """Drop the records of undone micro-batches, except those of a partly committed checkpoint, which the query runs again."""
     last, kept = fact.batch, fact.keep
     _add(ledger, rewound=1)
     ledger.rewinding, ledger.rewound = None, entry.number

@@ -1,4 +1,4 @@
-"""The ledger: everything that the coordinator knows, folded from the journal's entries."""
+"""The ledger: everything that is known about a query, computed by applying the journal's entries in order (the fold)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ because a warm-up then saves too little."""
 
 @dataclass
 class Ledger:
-    """The state of a location, folded from the journal's entries up to number `position`."""
+    """The state of a location, after the journal's entries up to number `position` were applied in order."""
 
     position: int = 0  # Number of the last folded entry; 0 for an empty journal.
     # The highest id of all checkpoints that were ever decided here, before a rewind as well, or that an operator has accepted.
@@ -124,7 +124,7 @@ class Ledger:
         return max(settled, key=lambda checkpoint: checkpoint.id, default=None)
 
     def identity(self, query: str) -> str:
-        """Return the query's id for the names of its transactions. For an adopted copy, the id has a suffix."""
+        """Return the query's id for the names of its transactions. If the location is a copy, the id has a suffix."""
         return query + self.identity_suffix
 
     @property
@@ -147,7 +147,7 @@ class Ledger:
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
     def left_after(self, batch: int) -> Mapping[str, Any]:
-        """Return the offsets at which removed sources stopped, as recorded with a micro-batch.
+        """Return the offsets at which removed sources had stopped, as the journal recorded them with a micro-batch.
 
         Return an empty mapping if the micro-batch has no record.
         """
@@ -157,7 +157,7 @@ class Ledger:
     def likely(self) -> frozenset[int]:
         """Return the partition ids that probably get rows in the next micro-batch.
 
-        They are the partition ids that had rows in each of the last two micro-batches. If there are more than
+        These are the partition ids that had rows in each of the last two micro-batches. If there are more than
         `MOST_LIKELY`, the set is empty.
         """
         both = (
@@ -177,7 +177,7 @@ class Ledger:
         return self.part(named["batch"], named["partition"], named.get("route", ""))
 
     def known_handles(self) -> list[dict[str, Any]]:
-        """Return the handles that a sweep must keep: the open handles of prepared micro-batches and unsettled checkpoints."""
+        """Return the handles that no sweep may abort: the open handles of prepared micro-batches and unsettled checkpoints."""
         parts = [p for c in self.unsettled() for p in self.parts_of(c)]
         parts += [p for b in self.undecided() for p in b.parts]
         return [p.handles[-1] for p in parts if p.open]
@@ -191,7 +191,7 @@ class Ledger:
         return Cutoff(self.identity(queryId), token, self.settled + 1)
 
     def copy(self) -> Ledger:
-        """Return an independent copy. It shares handles and other JSON values of entries, because they never change."""
+        """Return an independent copy, which shares handles and other JSON values of entries, because these never change."""
         ledger = copy(self)
         for name in ("originals", "voided", "declined", "failures", "restarts", "wrote"):
             setattr(ledger, name, list(getattr(self, name)))
@@ -211,7 +211,7 @@ class Ledger:
         self.newest = {}
 
     def raise_stamps(self, stamps: Mapping[str, int]) -> None:
-        """Raise the stamp of each route to the given stamp, if that is higher."""
+        """Replace the stamp of each route by the given one (see `KeepsEvidence.stamp`), if the given one is higher."""
         for route, stamp in stamps.items():
             self.stamps[route] = max(self.stamps.get(route, 0), stamp)
 

@@ -126,7 +126,7 @@ class PartRecord:
         return bool(self.handles) and self.verdicts[-1] == "accepted"
 
     def copy(self) -> PartRecord:
-        """Return an independent copy. It shares the handles, because they never change."""
+        """Return an independent copy, which shares the handles, because these never change."""
         part = copy(self)
         part.handles, part.verdicts = list(self.handles), list(self.verdicts)
         return part
@@ -202,7 +202,7 @@ class CheckpointRecord:
 
 @dataclass
 class Declined:
-    """A checkpoint that could not be decided. Its micro-batch waits for the next checkpoint."""
+    """A checkpoint that could not be decided, so its micro-batch waits for the next checkpoint."""
 
     batch: int
     time: int

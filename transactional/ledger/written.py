@@ -1,4 +1,4 @@
-"""The journal's record of the rows that a batch write has written as one version."""
+"""The ledger's record of the rows that a batch write has written as one version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _sum(parts: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Written:
-    """A record of the rows that a batch write has written as one version. It is kept longer than the parts."""
+    """The rows that a batch write has written as one version. This record is kept longer than the parts."""
 
     rows: int
     digest: str  # Digest of all rows, no matter how they were divided into parts; empty if unknown.

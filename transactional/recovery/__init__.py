@@ -1,4 +1,4 @@
-"""Pure functions that make the decisions of a planning from the ledger, the query's logs and the store's answers."""
+"""Pure functions that make decisions when a micro-batch is planned, from the ledger, Spark's logs and the store's answers."""
 
 from transactional.recovery.account import (
     Claim,

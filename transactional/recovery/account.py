@@ -13,7 +13,7 @@ from transactional.recovery.view import QueryView
 
 
 class Claim(enum.Enum):
-    """The ways in which a planning can get its run."""
+    """The ways in which the planning of a micro-batch can get a run."""
 
     TAKE = "the newest run belongs to this driver: continue it"
     FENCED = "another driver claimed a run after ours: journal `fenced` and stop"
@@ -21,7 +21,7 @@ class Claim(enum.Enum):
 
 
 def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRecord | None]:
-    """Return how a planning gets its run, and the run to continue or to fence (None if a new run has to be claimed).
+    """Return how the planning of a micro-batch gets its run, and the run to continue or to fence (None for a new run).
 
     `driver` is the id of the planning driver, and `settings` is the digest of its settings.
     """
@@ -46,7 +46,7 @@ def check_location(ledger: Ledger, view: QueryView) -> None:
 
 
 def check_prefix(ledger: Ledger, prefix: str) -> None:
-    """Check that an adopted copy does not use the prefix of its original."""
+    """Check that a copied query does not use the prefix of the original query."""
     if prefix in ledger.originals:
         raise OptionError("PREFIX_OF_THE_ORIGINAL", option="transactionalIdPrefix", prefix=prefix)
 
@@ -177,7 +177,7 @@ def check_schedule(
     replaces : bool
         True if a row replaces the earlier row of its key.
     query : str
-        If several sources follow barriers: the query that each of them must name as its own (`Cut.query`).
+        If several sources follow barriers: the id of this query, which each of them must have in its cut.
     previous : Sequence[SourceLine] or None
         The lines of the previous micro-batch. A copy of the query has a new id. A line contains this id only after the
         source's position has changed.
@@ -203,7 +203,7 @@ def check_schedule(
 
 
 def _stop_together(lines: Sequence[SourceLine], previous: Sequence[SourceLine], query: str) -> None:
-    """If several sources follow barriers, check that they agree on cuts. For the parameters, see `check_schedule`."""
+    """If several sources follow barriers, check that all name the same query as their own. See `check_schedule`."""
     before = by_name(previous)
     queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
     own = [

@@ -1,9 +1,9 @@
 """Pure functions for a query whose sources change: a source is added, removed or renamed.
 
-If the engine does not know a source's name, the source begins where its options say. If the query no longer has a
-source, the engine forgets it. The engine checks nothing, so a source with a new name would read its topics again from
-their beginning, or skip rows. Therefore the journal records the offsets at which removed sources stopped. A source that
-reads one of their topics later has to begin at these offsets.
+If Spark does not know a source's name, the source begins where its options say. If the query no longer has a source,
+Spark forgets the source. Spark does not check this, so a source with a new name would read its topics again from their
+beginning, or skip rows. Therefore the journal records the offsets at which removed sources stopped. A source that reads
+one of their topics later has to begin at these offsets.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ A source whose positions can't be read has no topics.
 def ends_left(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None, left: Left) -> dict[str, Any]:
     """Return the offsets at which removed sources stopped, for all sources that were removed up to this micro-batch.
 
-    `left` is the result for the previous micro-batch. If another source begins a topic where the removed source stopped
-    (`check_beginnings`), it continues the removed source, and the topic is no longer in the result.
+    `left` is the result for the previous micro-batch. If another source begins to read a topic where the removed source
+    stopped (`check_beginnings`), that topic is no longer in the result.
     """
     lost = _lost(lines, previous, left)
     if not lost:
@@ -82,8 +82,8 @@ def check_running(
 ) -> None:
     """Check that the query still has each source whose rows are not committed yet.
 
-    If a source was removed, the engine would run a planned micro-batch without its rows, and would never read these
-    rows.
+    Without a removed source, Spark would run a planned micro-batch without the rows of that source, and never read
+    them.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def check_running(
 
 
 def _beginnings(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[tuple[str, str]]:
-    """Return pairs of a source and a topic that it reads in this micro-batch but did not read in the previous one."""
+    """Return pairs of a source and a topic that the source reads in this micro-batch, but not in the previous one."""
     before = {name: line.topics for name, line in by_name(previous or ()).items()}
     return [
         (name, topic)

@@ -100,7 +100,7 @@ def _lost(
 def gaps(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> dict[str, int]:
-    """Return, for each route, the first lost micro-batch of a decided checkpoint.
+    """For each route, return the first micro-batch of a decided checkpoint that has a lost part.
 
     Rows of different routes need not be committed in a common order.
     """
@@ -115,7 +115,7 @@ def committed_behind(
 ) -> list[int]:
     """Return the micro-batches that are at least partly committed although an earlier one of the checkpoint is lost.
 
-    Commits are in order, so such micro-batches exist only if another tool has committed them.
+    The framework commits in order, so only another tool can have committed such a micro-batch.
     """
     committed = [part for part, state in states if state.outcome is Outcome.COMMITTED]
     committed += [part for part in ledger.parts_of(checkpoint) if part.committed]

@@ -138,7 +138,7 @@ def _one_spelling(identity: str) -> str:
 
 
 def lost_version(problem: RewindRequiredError) -> RetriableError:
-    """Return the error for a write whose planning finds lost transactions of an earlier version that was already decided.
+    """Return the error for a batch write that can't start, because transactions of an earlier, decided version are lost.
 
     A batch write has no logs to rewind, so the user has to write the lost version again.
     """

@@ -33,7 +33,7 @@ _open: list[TwoPhaseCommitSink[Any, Any]] = []
 
 
 def opened(sink: TwoPhaseCommitSink[Any, Any]) -> TwoPhaseCommitSink[Any, Any]:
-    """Register a sink, so that it is closed at the end of the test (it may have connections), and return it."""
+    """Return the sink, which is closed at the end of the test."""
     _open.append(sink)
     return sink
 
@@ -104,11 +104,11 @@ class Bench:
         return TransactionContext(self.query, number, partition, attempt, self.prefix, uuid.uuid4().hex[:16])
 
     def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
-        """Return a `History` of this query, as if read from a journal; `known` sets further fields."""
+        """Return a `History` of this query, as if read from a journal; The keyword arguments set further fields."""
         return History(self.query, position, binding, **{"known": position, **known})
 
     def refuses(self, history: History) -> bool:
-        """Return whether the sink reports that the store holds more than the history contains."""
+        """Return whether the sink raises `PutBackError`, because the store holds more than the history contains."""
         with self._closing() as sink:
             try:
                 history_seen(sink, history)
@@ -117,19 +117,19 @@ class Bench:
         return False
 
     def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin a new run. Return the state of the store and the run's mark, both read back from JSON, as from a journal."""
+        """Begin a new run. Return the store's state and the run's mark, each converted to JSON and back, as a journal does."""
         with self._closing() as sink:
             seen: dict[str, Any] = json.loads(json.dumps(dict(history_seen(sink, history))))
         return seen, self.claim()
 
     def claim(self, mark: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Claim the prefix for a new run, or continue the run of `mark`. Return the mark, read back from JSON."""
+        """Claim the prefix for a new run, or continue the run of `mark`. Return the mark, converted to JSON and back."""
         with self._closing() as sink:
             made: dict[str, Any] = json.loads(json.dumps(dict(guard_run(sink, mark))))
         return made
 
     def warm(self, partition: int = 0) -> TwoPhaseCommitSink[Any, Any]:
-        """Build a new sink, and warm it up in a thread, as the host does while a task waits for its first row."""
+        """Build a new sink, and warm it up in a thread, as the framework does while a task waits for its first row."""
         sink = self.sink()
         if isinstance(sink, WarmsUp):
             with ThreadPoolExecutor(1) as thread:
@@ -148,7 +148,7 @@ class Bench:
         number: int = 0,
         sink: TwoPhaseCommitSink[Any, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a task that prepares these rows, by default in a new sink. Return its handle, read back from JSON."""
+        """Run a task that prepares these rows, by default in a new sink. Return the handle, converted to JSON and back."""
         batches = [self._suite.batch([each]) for each in numbers]
         return self.prepare_batches(batches, self.context(partition, attempt, number), sink)
 
@@ -158,7 +158,7 @@ class Bench:
         context: TransactionContext,
         sink: TwoPhaseCommitSink[Any, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a task that prepares these batches; return its handle, as `prepare` does. If the task fails, roll it back."""
+        """Run a task that prepares these batches; return the handle, as `prepare` does. If the task fails, roll back."""
         with self._closing(sink) as sink:
             transaction = sink.beginTransaction(context)
             try:

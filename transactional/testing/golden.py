@@ -34,7 +34,7 @@ class GoldenHandles:
         bench.must_see([1])
 
     def test_a_handle_has_the_shape_of_the_newest_golden_one(self, sink_options: Mapping[str, str]) -> None:
-        """If the shape of handles changes, add a handle of the new shape: the next version must understand both."""
+        """A new handle must have the shape of the newest golden handle. If you change the shape, add a golden handle for it."""
         suite: Any = self
         newest = self._golden()[-1]
         fresh = Bench(suite, sink_options).prepare([1])

@@ -31,7 +31,7 @@ class SinkProcess:
     Parameters
     ----------
     sink : type[TwoPhaseCommitSink]
-        The sink's class. The child process must be able to import it from its module.
+        The sink's class, which the child process must be able to import.
     options : Mapping[str, str]
     schema : pyarrow.Schema
     """

@@ -17,7 +17,7 @@ class SeveralProcesses:
     """The part of `SinkConformance` that runs several processes, and kills some of them."""
 
     def test_commit_and_abort_raced_by_two_processes_end_in_one(self, sink_options: Mapping[str, str]) -> None:
-        """One process commits a handle while another aborts it. Their answers agree, and each wins at least once."""
+        """One process commits a handle while another aborts it. Their answers agree; each wins at least one of the races."""
         suite: Any = self
         bench = Bench(suite, sink_options)
         expected: list[int] = []

@@ -87,8 +87,7 @@ class StoreMatrix(ClosesSinks):
     def emptyLog(self, options: Mapping[str, str]) -> bool:
         """Empty the log entry of the store's newest commit, as a power failure might do, and return True.
 
-        By default, return False, for a store that keeps no log file per commit. The tests of this damage are then
-        skipped.
+        By default, return False, which skips the tests of this damage, because most stores keep no log file per commit.
         """
         return False
 
@@ -140,7 +139,7 @@ class StoreMatrix(ClosesSinks):
     def test_a_query_that_died_in_its_commit_goes_on_under_another_prefix(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """The store holds an unsettled checkpoint of the old prefix. The location must not be mistaken for an older copy."""
+        """The driver dies after a commit that the journal did not record. With a new prefix, the query must still continue."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])
@@ -152,7 +151,7 @@ class StoreMatrix(ClosesSinks):
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
     def test_an_older_copy_of_the_location_is_not_rewound(self, sink_options: Mapping[str, str]) -> None:
-        """An older journal does not show how its transactions ended. So a rewind must stop, instead of aborting them."""
+        """An older journal doesn't show how its transactions ended. So a rewind must stop and abort none of them."""
         suite: Any = self
         query = _Query(suite, sink_options, versions=False)
         query.run(0, [0])
@@ -191,7 +190,7 @@ class StoreMatrix(ClosesSinks):
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
     def test_a_sink_notices_that_its_store_is_gone_and_creates_none(self, sink_options: Mapping[str, str]) -> None:
-        """`isThere` returns the correct result and changes nothing. Skipped if the sink does not override it."""
+        """`isThere` returns the correct result and changes nothing. A sink that does not override it skips this test."""
         suite: Any = self
         if suite.sink_type.isThere is TwoPhaseCommitSink.isThere:
             pytest.skip("the sink does not override isThere")
@@ -251,7 +250,7 @@ class _Query:
         self.options = dict(Options(self.options).replaced(transactionalidprefix=self._prefix))
 
     def die_in_commit(self, batch: int, numbers: Sequence[int]) -> None:
-        """Run a micro-batch whose driver dies after the sink has committed the rows, before the journal records it."""
+        """Run a micro-batch whose driver dies after the sink has committed the rows, before the journal records the commit."""
         messages, sink = self.tasks(batch, numbers), self._sink()
         commit: Any = sink.commit
 
@@ -270,7 +269,7 @@ class _Query:
         self._done = batch
 
     def request(self, times: int) -> None:
-        """Write requests to the journal. They decide nothing, and must not hide that the journal is an older copy."""
+        """Write requests to the journal. Requests decide nothing, so they must not hide that the journal is an older copy."""
         journal = Journal(self.journal)
         journal.load()
         for _ in range(times):
@@ -327,7 +326,7 @@ class _Query:
     def must_stop(self, messages: list[Acknowledgement | None], anyhow: bool) -> None:
         """Check that the query's next step fails or, after an error that allows a restart, that the restart fails.
 
-        Unless `anyhow`, the error must be a permanent one.
+        If `anyhow` is False, the error must be a `StoreError`, `LocationError` or `OptionError`.
         """
         with pytest.raises(TwoPhaseCommitError) as stopped:
             self.go_on(messages)

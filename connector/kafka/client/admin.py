@@ -76,7 +76,7 @@ class KafkaAdmin(ClusterAdmin):
         self._coordinators: dict[str, int] = {}
 
     def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the node id of each transactional id's coordinator, and remember it until `forget_coordinator`."""
+        """Return the node id of each transactional id's coordinator. The answers are reused until `forget_coordinator`."""
         from kafka.protocol.metadata import FindCoordinatorRequest
 
         wanted = list(dict.fromkeys(ids))

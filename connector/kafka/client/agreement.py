@@ -32,7 +32,7 @@ class TopicView:
 
 
 AskEach = Callable[[ClientConfig, Sequence[str], Clock], Sequence[Mapping[str, TopicView]]]
-"""The type of `ask_each_broker`, and of a function that is used in its place."""
+"""The type of `ask_each_broker`, and of functions that replace it."""
 
 
 def ask_each_broker(

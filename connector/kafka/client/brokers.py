@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 REACH_SECONDS: Final = 20.0
-"""The maximum time to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the
-other 10 s."""
+"""The maximum time to wait for a broker. Unreachable brokers must be reported within 30 s, of which Spark's worker needs
+up to 10 s.
+"""
 
 GROUP_SECONDS: Final = 5.0
 GROUP_PAUSE_SECONDS: Final = 0.1

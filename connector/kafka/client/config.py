@@ -60,7 +60,7 @@ _SPARK_HIDES: Final = re.compile(r"secret|password|token|access[.]?key|url", re.
 spark.sql.redaction.options.regex)."""
 
 _KAFKA_PYTHON: Mapping[str, str] = {"client.id": "client_id", "client.dns.lookup": "client_dns_lookup"}
-"""kafka-python's names, by librdkafka's names, for the settings that concern neither addresses nor security."""
+"""librdkafka's name → kafka-python's name, for the settings that concern neither addresses nor security."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ClientConfig:
         return replace(self, settings={**self.settings, key: value})
 
     def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
-        """Return the settings for confluent-kafka. Keyword arguments override them; each ``_`` stands for a dot."""
+        """Return the settings for confluent-kafka. Keyword arguments replace settings; an ``_`` in a name stands for a dot."""
         more = {key.replace("_", "."): value for key, value in extra.items()}
         return {**security.for_librdkafka(self.settings), **more}
 
@@ -111,7 +111,7 @@ class ClientConfig:
                 ) from None
 
     def scrub(self, text: str) -> str:
-        """Return the text with the values of secret settings hidden, because clients quote them in their errors."""
+        """Hide the values of secret settings in a text, because the clients' errors can quote these values."""
         for key, value in self.settings.items():
             if hides_value(key) and value:
                 text = text.replace(value, "(hidden)")

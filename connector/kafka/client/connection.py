@@ -21,8 +21,9 @@ from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import RetriableError, StoreError, StoreUnreachableError
 
 CONNECT_SECONDS: Final = 20.0
-"""The maximum time to wait for a broker. Unreachable brokers must be reported within 30 s, and Spark's worker needs the
-other 10 s."""
+"""The maximum time to wait for a broker. Unreachable brokers must be reported within 30 s, of which Spark's worker needs
+up to 10 s.
+"""
 
 REQUEST_SECONDS: Final = 30.0
 """The time limit for one request, including retries while a coordinator or leader moves, which takes a few seconds."""

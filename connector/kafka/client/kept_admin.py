@@ -15,11 +15,12 @@ from connector.kafka.client.config import ClientConfig
 from transactional.clock import Clock, Deadline, SystemClock
 
 IDLE_SECONDS: Final = 10.0
-"""The time for which an idle admin waits for the next call before it is closed. If the admin stayed open, its thread
-would look for brokers as long as the process lives, and log whenever they are down."""
+"""The time after which an idle admin client is closed. If the client stayed open, its thread would look for brokers as
+long as the process lives, and log whenever they are down.
+"""
 
 LIFE_SECONDS: Final = 60.0
-"""The longest time for which an admin is reused. Brokers' settings and addresses can change while queries run."""
+"""The longest time for which an admin client is reused. Brokers' settings and addresses can change while queries run."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ _idle: dict[tuple[Any, ...], _Idle] = {}
 
 
 def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin:
-    """Return an admin with these settings: this process's idle admin if it has one, else a new admin.
+    """Return an admin client with these settings: this process's idle client if it has one, else a new client.
 
-    The admin belongs to the caller until `give_back`.
+    The client belongs to the caller until `give_back`.
     """
     with _lock:
         kept = _idle.pop(_key(config), None)
@@ -53,9 +54,9 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
 
 
 def give_back(admin: KafkaAdmin) -> None:
-    """Keep an admin for the next call of `borrow_admin`, in place of the one that was kept before.
+    """Keep an admin client for the next call of `borrow_admin`, in place of the client that was kept before.
 
-    Close it instead if one of its requests has no answer, its caller failed, or the admin is too old.
+    If a request has no answer, the caller failed, or the client is too old, close the client instead.
     """
     if not admin.intact or admin.life.passed():
         admin.close()
@@ -75,7 +76,7 @@ def give_back(admin: KafkaAdmin) -> None:
 
 
 def _let_go(key: tuple[Any, ...], end: threading.Timer) -> None:
-    """Close an admin that was idle for `IDLE_SECONDS`, unless it was borrowed in the meantime."""
+    """Close an admin client that was idle for `IDLE_SECONDS`, unless it was borrowed in the meantime."""
     with _lock:
         idle = _idle.get(key)
         if idle is None or idle.end is not end:

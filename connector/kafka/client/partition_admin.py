@@ -1,7 +1,7 @@
 """Requests to partition leaders: whether a transaction is open in a partition, and which of its rows still exist.
 
 A coordinator answers EndTxn when it has decided. But each partition's own log decides what readers see. In a partition, a
-marker can be missing (KAFKA-20734), another program can have written a marker (WriteTxnMarkers, ``kafka-transactions.sh
+marker can be missing (KAFKA-20734). Another program can also have written a marker (WriteTxnMarkers, ``kafka-transactions.sh
 abort``), or an unclean leader election can have cut off rows.
 """
 
@@ -39,7 +39,8 @@ ResultT = TypeVar("ResultT")
 
 FRESH_SECONDS: Final = 0.2
 """The time for which two brokers' view of a topic's leaders is reused. One commit of a checkpoint needs this view
-several times in a row. A second look (`SECOND_LOOK_SECONDS` later) asks the brokers again."""
+several times in a row. A second check (`SECOND_LOOK_SECONDS` later) asks the brokers again.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class StableEnd:
-    """A leader's answer about the rows before a `Witness`: whether they exist, and how their transactions ended."""
+    """A leader's answer about the rows before an offset: whether they still exist, and how their transactions ended."""
 
     # Why the leader can't answer; empty if it can. If it can't, ignore `stable`, `cut_at` and `aborted`.
     gone: str = ""
@@ -101,12 +102,13 @@ class PartitionAdmin:
         return self._admin.until(attempt, "the open transactions of partitions") if left else {}
 
     def stable_ends(self, witnesses: Sequence[Witness]) -> list[StableEnd]:
-        """Ask the partition leaders about the rows before each witness, and return the answers in the same order.
+        """Ask the partition leaders about the rows before the offset of each witness. Return the answers in the same order.
 
-        One `read_committed` fetch returns the stable offset and the aborted transactions. If the log has changed since
-        the witness was recorded, the leader epoch in the request makes the broker also report the offset of the change.
-        The request asks for no bytes, but each answer still contains one batch, of one partition. Witnesses of the same
-        partition are sent in separate requests, without waiting in between.
+        A witness is a partition, and an offset after a transaction's rows. One `read_committed` fetch returns the stable
+        offset and the aborted transactions. If the log has changed since the witness was recorded, the leader epoch in the
+        request makes the broker also report the offset of the change. The request asks for no bytes, but each answer still
+        contains one batch, of one partition. Witnesses of the same partition are sent in separate requests, without waiting
+        in between.
         """
         ends: dict[int, StableEnd] = {}
         asked = dict(enumerate(witnesses))
@@ -228,7 +230,7 @@ class PartitionAdmin:
         return self._admin.until(attempt, "an answer to WriteTxnMarkers")
 
     def search(self, producer_id: int, epoch: int, witness: Witness) -> Verdict:
-        """Search a partition's log for the marker that ended a transaction there; see `search_marker`."""
+        """Search a partition's log for the marker that ended a transaction there. See `search_marker`."""
         return search_marker(self._admin, producer_id, epoch, witness)
 
     def _topics(self, partitions: Collection[Partition]) -> dict[str, TopicInfo]:
@@ -283,7 +285,7 @@ def _by_leader(topics: Mapping[str, TopicInfo], partitions: Iterable[Partition])
 
 
 def _layers(witnesses: Mapping[int, Witness]) -> list[dict[Partition, int]]:
-    """Split witnesses into groups without repeated partitions, because a broker answers a partition once per request."""
+    """Split witnesses into groups with different partitions, because one request can ask about a partition only once."""
     layers: list[dict[Partition, int]] = []
     times: dict[Partition, int] = {}
     for index, witness in witnesses.items():

@@ -25,9 +25,10 @@ FETCH_BYTES: Final = 1 << 20
 """The size of one fetch. The broker returns at least one whole batch, even if it is larger."""
 
 JUDGE_SECONDS: Final = 300.0
-"""The time limit for the search for one marker. The marker usually follows the witness directly. If the coordinator
-wrote it only when the transaction timed out, other producers' rows come first, and are read at tens of megabytes per
-second."""
+"""The time limit for the search for one marker. The marker usually follows the transaction's rows directly. If the
+coordinator wrote the marker only when the transaction timed out, other producers' rows come first, and are read at tens
+of megabytes per second.
+"""
 
 OFFSET_OUT_OF_RANGE: Final = 1
 GONE: Final = frozenset({3, 100, 103, 104})
@@ -68,11 +69,11 @@ class Verdict:
 
 
 def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witness) -> Verdict:
-    """Search a partition's log, starting at the witness, for the marker that ended a transaction there.
+    """Search a partition's log for the marker that ended a transaction there, from the offset of `witness` on.
 
-    The transaction's marker has the epoch `epoch` (EndTxn below version 5) or the next epoch (version 5, time-outs, fencing).
-    The first such marker at or after the witness belongs to this transaction: every later transaction of the producer has a
-    later epoch, or begins after that marker.
+    This offset is after the transaction's rows. The marker has the epoch `epoch` (EndTxn below version 5) or the next epoch
+    (version 5, time-outs, fencing). The first such marker belongs to this transaction: every later transaction of the
+    producer has a later epoch, or begins after that marker.
     """
 
     def attempt() -> Verdict | None:
@@ -89,7 +90,7 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
 
 
 def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
-    """Return why a witness's partition no longer exists; an empty string if it still exists."""
+    """Return why a partition that a transaction wrote to no longer exists; an empty string if the partition still exists."""
     info = topics.get(witness.partition.topic)
     if info is None:
         return f"{witness} from {witness.offset}: the topic does not exist"
@@ -103,7 +104,7 @@ def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
 
 
 def is_behind(info: TopicInfo, witness: Witness) -> bool:
-    """Return whether a topic's description is outdated: its leader's epoch is lower than the witness's."""
+    """Return whether a topic's description is outdated: its leader epoch is lower than the epoch that the witness recorded."""
     epoch = info.epoch(witness.partition.number)
     return UNKNOWN_EPOCH < epoch < witness.leader_epoch
 
@@ -117,7 +118,7 @@ def parse_control_key(key: bytes | None) -> Ending:
 
 
 def _why_unreadable(part: Any, witness: Witness) -> str:
-    """Return why the answer to a Fetch request does not show the log at the witness's offset; empty if it does."""
+    """Return why a Fetch answer does not show the log at the offset that was asked for; empty if it does."""
     if part.error_code in GONE:
         return f"the topic was deleted or created again ({error_name(part.error_code)})"
     if part.error_code in (TOPIC_DENIED, CLUSTER_DENIED):

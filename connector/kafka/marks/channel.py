@@ -18,7 +18,7 @@ Ends = Mapping[Partition, int]
 
 @dataclass(frozen=True)
 class Passed:
-    """The last mark of a channel up to which a query has read all rows. The query's offsets store it."""
+    """The last mark of a barrier topic up to which a query has read all rows. The query's offsets store it."""
 
     query: str  # The query that wrote the mark.
     checkpoint: int
@@ -50,7 +50,7 @@ class Followed:
 
     @property
     def lineage(self) -> Lineage:
-        """The newest barrier of each origin that the mark's checkpoint contains."""
+        """Origin (a query or topic at which barriers begin) → the number of its newest barrier in the mark's checkpoint."""
         return self.checkpoint.lineage
 
     @property
@@ -65,7 +65,7 @@ class Followed:
 
     @property
     def passed(self) -> Passed:
-        """The `Passed` record of this mark. The query's offsets store it when the query has read all rows up to the mark."""
+        """The mark as the query's offsets store it, once the query has read all rows up to the mark."""
         mark = self.checkpoint
         return Passed(mark.query, mark.checkpoint, self.offset, mark.lineage)
 
@@ -186,7 +186,7 @@ class Channel:
             self.size += len(followed.value)
 
     def _read_again(self, at: Passed, mark: Mark) -> None:
-        """Set the offsets and topic ids that `at` does not store. `mark` is the same mark, read from the topic."""
+        """Set the offsets and topic ids of the last passed mark `at`, which does not store them. `mark` is its record."""
         new = mark.checkpoint
         if new.checkpoint != at.checkpoint:
             reason = (
@@ -241,7 +241,7 @@ class Channel:
     def pass_to(self, at: Passed) -> bool:
         """Make `at` the last passed mark, and return True.
 
-        If `at` is not in `ahead`, return False: the caller has to read the channel again.
+        If `at` is not in `ahead`, return False: the caller has to read the barrier topic again.
         """
         if self.at == at:
             return True

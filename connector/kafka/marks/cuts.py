@@ -1,8 +1,9 @@
-"""Finds cuts: sets that contain one mark from each channel, and whose marks agree on barriers. All functions are pure.
+"""Finds cuts: sets of one mark from each channel, whose marks agree on barriers. All functions are pure.
 
-In a cut, marks with a common origin contain the same barrier of that origin. In a channel, later marks never contain
-older barriers. So if you have two cuts and take the later of the two marks of each channel, you get a cut again. The
-same holds for the earlier marks. So there is a newest cut, and a first cut after each mark.
+A channel is the marks of one barrier topic. An origin is a query or topic at which barriers begin. In a cut, marks with a
+common origin contain the same barrier of that origin. In a channel, later marks never contain older barriers. So if you have
+two cuts and take the later of the two marks of each channel, you get a cut again. The same holds for the earlier marks. So
+there is a newest cut, and a first cut after each mark.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 Lineage = Mapping[str, int]
-"""The newest barrier of each origin that a checkpoint contains: origin → the barrier's number."""
+"""Origin (a query or topic at which barriers begin) → the number of its newest barrier that a checkpoint contains."""
 
 
 class Marked(Protocol):
@@ -21,7 +22,7 @@ class Marked(Protocol):
 
     @property
     def lineage(self) -> Lineage:
-        """The newest barrier of each origin that the mark's checkpoint contains."""
+        """Origin (a query or topic at which barriers begin) → the number of its newest barrier in the mark's checkpoint."""
 
     @property
     def timestamp(self) -> int:
@@ -31,10 +32,10 @@ class Marked(Protocol):
 def next_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], least: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the first cut after the current cut; None if there is none yet.
+    """Return the first cut (one mark per barrier topic) after the current cut; None if there is none yet.
 
-    The result maps each channel to the number of its marks in `ahead` that the cut passes. This number is at least the
-    channel's number in `least`. If unrelated channels have different first cuts, the oldest of these cuts is returned.
+    The result maps each barrier topic to the number of marks in `ahead` that the cut passes, at least the number in
+    `least`. If unrelated topics have different first cuts, the oldest of these cuts is returned.
     """
     starts = [least] if any(least.values()) else [{**least, channel: 1} for channel in sorted(at)]
     found = [cut for start in starts if (cut := cut_behind(at, ahead, start)) is not None]
@@ -46,7 +47,7 @@ def next_cut(
 
 
 def _lowest(lineages: Iterable[Lineage]) -> dict[str, int]:
-    """Return each origin's lowest barrier in these lineages."""
+    """Return the lowest barrier number of each origin (a query or topic at which barriers begin)."""
     lowest: dict[str, int] = {}
     for lineage in lineages:
         for origin, barrier in lineage.items():
@@ -57,10 +58,10 @@ def _lowest(lineages: Iterable[Lineage]) -> dict[str, int]:
 def newest_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], most: Mapping[str, int] | None = None
 ) -> dict[str, int] | None:
-    """Return the newest cut after the current cut; None if there is none yet.
+    """Return the newest cut (one mark per barrier topic) after the current cut; None if there is none yet.
 
-    As in `next_cut`, the result maps each channel to the number of its marks in `ahead` that the cut passes. If `most` is
-    given, this number is at most the channel's number in `most`.
+    The result maps each barrier topic to the number of marks in `ahead` that the cut passes. If `most` is given, this
+    number is at most the number in `most`.
     """
     cut = dict(most) if most is not None else {channel: len(marks) for channel, marks in ahead.items()}
     while True:
@@ -80,7 +81,7 @@ def newest_cut(
 def cut_behind(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], start: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the first cut that passes at least `start[channel]` marks of each channel; None if there is none yet."""
+    """Return the first cut (one mark per barrier topic) that passes at least `start[topic]` marks; None if there is none."""
     cut = dict(start)
     while True:
         if any(passed > len(ahead[channel]) for channel, passed in cut.items()):
@@ -106,14 +107,18 @@ def first_with(marks: Sequence[Marked], barriers: Lineage, start: int = 0) -> in
 
 
 def are_related(lineages: Sequence[Lineage]) -> bool:
-    """Return whether any two of the lineages have a common origin. If so, their channels have to agree on barriers."""
+    """Return whether any two of these mappings (origin → barrier) have a common origin.
+
+    If so, their barrier topics have to agree on barriers.
+    """
     return len({origin for lineage in lineages for origin in lineage}) < sum(map(len, lineages))
 
 
 def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | None:
     """Return the origin whose barrier numbers decide where a lagging query stops; None if no single origin does.
 
-    `lineages` and `queries` map each channel to a lineage, and to the query that wrote the marks.
+    An origin is a query or topic at which barriers begin. `lineages` maps each barrier topic to its origins and their
+    barriers. `queries` maps each barrier topic to the query that wrote the marks.
     """
     counted = Counter(origin for lineage in lineages.values() for origin in lineage)
     topics = [origin for origin in counted if "/" in origin]
@@ -126,8 +131,8 @@ def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | N
 def by_roundness(numbers: Iterable[int]) -> list[int]:
     """Return barrier numbers, sorted by the highest power of two that divides them, then by size, both descending.
 
-    A query that lags far behind may skip barriers. But if a third query joins the outputs of two queries with the same origin,
-    these two must sometimes stop at the same barriers. So all queries prefer the same numbers.
+    A lagging query may skip barriers. But if a third query joins the outputs of two queries with the same barriers, these
+    two must sometimes stop at the same barriers. So all queries prefer the same numbers.
     """
     return sorted(numbers, key=lambda number: (number & -number, number), reverse=True)
 

@@ -81,7 +81,7 @@ def _queue(
 
 
 def _partitions(column: pa.Array, topic: str | None) -> np.ndarray[Any, Any]:
-    """Return each row's partition number; for a null, -1, so that the partitioner chooses. Reject invalid numbers."""
+    """Return each row's partition number. For a null, return -1, so that the partitioner chooses. Reject invalid numbers."""
     numbers, null = integers(column)
     wrong = numbers[~null & ((numbers < 0) | (numbers > LARGEST_PARTITION))]
     if len(wrong):

@@ -35,7 +35,7 @@ doubles after each check."""
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL"})
-"""Names of librdkafka's errors that only result from an earlier error, and that do not give that error's reason."""
+"""Names of librdkafka's errors that only follow from an earlier error, and do not name the reason."""
 
 
 class Deliveries:
@@ -152,9 +152,9 @@ def wait_for(
     The function waits in short steps. If a row is rejected, librdkafka sends no more rows of the transaction. A single
     long wait would then last until the unsent rows time out.
 
-    After each delivery, a short flush makes librdkafka send the rows that are next. One long flush would also do this,
-    but during a flush librdkafka's threads (2.16) do not sleep: while a partition's request is unanswered and more of
-    its rows wait, they poll the socket continuously.
+    After each delivery, a short flush makes librdkafka send the next rows. One long flush would send them as well, but
+    librdkafka's threads (2.16) do not sleep during a flush. While a partition's request is unanswered and more of its
+    rows wait, the threads poll the socket continuously.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def _steps(producer: Producer | ArrowProducer) -> Iterator[Callable[[], int]]:
 
 
 def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:
-    """If an error only results from an earlier error, raise the earlier one, which is in the delivery reports."""
+    """If an error only results from an earlier error, raise the earlier error, which is in the delivery reports."""
     if error.name() in CONSEQUENCES:
         serve(lambda: producer.poll(0), deliveries)
         deliveries.check()

@@ -58,7 +58,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     53: Answer.REFUSED,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     35: Answer.REFUSED,  # UNSUPPORTED_VERSION
 }
-"""The meaning of each error code of EndTxn. Any other code means `REFUSED`, and the error that is raised names it."""
+"""The meaning of each error code of EndTxn. Any other code means `REFUSED`; the error then names the code."""
 
 
 def answer_for(answer: Any) -> Answer:
@@ -69,7 +69,7 @@ def answer_for(answer: Any) -> Answer:
 
 
 class TransactionEnder:
-    """Commits and aborts prepared transactions, and determines their states, with one `KafkaAdmin`."""
+    """Commits and aborts prepared transactions, and determines their states. All requests go through one `KafkaAdmin`."""
 
     def __init__(self, admin: KafkaAdmin, cluster_id: str, partitions: PartitionAdmin | None = None) -> None:
         self.admin = admin
@@ -106,10 +106,10 @@ class TransactionEnder:
         return _with_outcome(Outcome.COMMITTED, transactions, wholes)
 
     def abort_open(self, described: Mapping[str, Description], version: int, deadline: Deadline) -> int:
-        """Abort and fence open transactions that no handle names, and return how many of them are aborted.
+        """Abort and fence open transactions that have no handle, and return how many of them are aborted.
 
-        `described` has the description of each transaction, by transactional id. If a newer transaction has begun under
-        an id since then, the newer transaction is not touched.
+        `described` has the description of each transaction, by transactional id. If a newer transaction has begun under an
+        id since then, the newer transaction is not touched.
         """
         transactions = [
             parse_handle(
@@ -245,10 +245,9 @@ class TransactionEnder:
         return {index: whole for index, whole in wholes.items() if not whole.ongoing}
 
     def send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
-        """Send a commit or abort request for each transaction. Return the answers, with connection errors in place.
+        """Send a commit or abort request for each transaction, without waiting in between. Return each answer or error.
 
-        The EndTxn requests are sent without waiting in between. Below version 5, an abort initializes the id instead,
-        which also fences the producer.
+        Below version 5, an abort initializes the id instead, which also fences the producer.
         """
         from kafka.protocol.producer.transaction import EndTxnRequest
 
@@ -333,7 +332,7 @@ class _Ended:
 class _Looking:
     """Checks transactions until the state of each is known.
 
-    `wholes` maps the index of a transaction to its state, if it is known. For the others, `waiting` has the evidence so far.
+    `wholes` maps the index of a transaction to its known state. For the others, `waiting` has the evidence so far.
     """
 
     def __init__(self, ender: TransactionEnder, transactions: Sequence[Prepared]) -> None:
@@ -357,7 +356,7 @@ class _Looking:
 
 
 class _Ending:
-    """Ends transactions, or finds out how they ended. `wholes` maps the index of a transaction to its state, if it is known."""
+    """Ends transactions, or finds out how they ended. `wholes` maps the index of a transaction to its known state."""
 
     def __init__(self, ender: TransactionEnder, transactions: Sequence[Prepared], commit: bool) -> None:
         self._ender, self._transactions, self._commit = ender, transactions, commit

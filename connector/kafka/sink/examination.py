@@ -17,7 +17,7 @@ MESSAGE_BYTES: Final = 1_048_588
 
 
 def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> Finding:
-    """Check whether the transaction timeout is long enough. If it exceeds the brokers' limit, `identify` rejects it."""
+    """Check whether the transaction timeout is long enough. `KafkaSink.identify` checks whether the brokers allow it."""
     most = admin.longest_timeout_ms()
     timeout = timeout_of(asked_ms, admin)
     if timeout == LONGEST_TIMEOUT_MS == most:
@@ -47,7 +47,7 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
 
 
 def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) -> Finding:
-    """Check whether another query uses the prefix, or has used it. `own` contains this location's prefixes."""
+    """Check whether another query uses the prefix, or has used it. `own` contains the prefixes of this checkpoint location."""
     if prefix is None:
         return good("prefix", "the query's id, which no other query has")
     if prefix in own:

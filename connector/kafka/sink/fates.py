@@ -1,7 +1,7 @@
-"""Determine a transaction's fate in each partition that it wrote to, and from the fates, the transaction's state.
+"""Determine the outcome of a transaction in each partition that it wrote to (its fate there), and from these its state.
 
-The fates can differ. In a single partition, another program's marker can abort the transaction, an unclean leader election can
-cut off rows, or a broker can skip the marker (KAFKA-20734).
+The fates can differ. In a single partition, another program's marker can abort the transaction, an unclean leader election
+can cut off rows, or a broker can skip the marker (KAFKA-20734).
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from connector.kafka.sink.handles import Prepared
 from transactional.sink import HandleState, Outcome
 
 LONGEST_MARGIN_SECONDS: Final = 90.0
-"""The time that a transaction must have left when its checkpoint is decided; a quarter of its timeout if that is less.
-The decision is then written to the journal and committed, and a failover may come in between."""
+"""When a checkpoint is decided, its transactions must not time out for this many seconds.
+
+If a quarter of their timeout is less, that time applies. In this time, the decision is written to the journal, and the
+transactions are committed, perhaps after a failover.
+"""
 
 MOST_NAMED: Final = 5
 """The maximum number of partitions that one message names."""
@@ -43,7 +46,7 @@ _DOUBTFUL: Final = frozenset({Fate.ABORTED, Fate.CUT, Fate.GONE, Fate.UNKNOWN})
 
 @dataclass(frozen=True)
 class PartFate:
-    """A transaction's fate in one partition, and the evidence for it.
+    """A transaction's fate (outcome) in one partition, and the evidence for it.
 
     `leader_epoch` is the epoch of the leader that gave the evidence. If the transaction is open, `opened` is that leader's
     description of the transaction.
@@ -62,7 +65,7 @@ class PartFate:
 
     @property
     def evidence(self) -> str:
-        """The evidence for the fate, as text. It is built only when needed, because a checkpoint can have 40,000 fates."""
+        """The evidence for the fate, as text. It is built only when needed: a checkpoint can have 40,000 such texts."""
         if self.reason:
             return self.reason
         if self.fate is Fate.COMMITTED:
@@ -120,11 +123,11 @@ def ended_fates(
     partitions : PartitionAdmin
     transactions : Sequence[Prepared]
     together : bool
-        True if the transactions were open at the same time. One request per partition, at the highest offset of its
-        witnesses, is then enough.
+        True if the transactions were open at the same time. One request per partition, at the highest offset of the
+        transactions, is then enough.
     ask_leaders : bool
-        True to ask the leaders which transactions are open. If False, a transaction counts as open until the stable
-        offset is above the witness's offset.
+        True to ask the leaders which transactions are open. If False, a transaction counts as open until the last stable
+        offset is above the transaction's rows.
     """
     ends = _probe(partitions, transactions, together)
     held = {
@@ -162,8 +165,8 @@ def _probe(
 ) -> list[list[tuple[int, StableEnd]]]:
     """Ask the leaders of all partitions that the transactions wrote to. Return each request's offset and answer.
 
-    The result has a list for each transaction, with an entry for each partition. If `together`, transactions share a
-    request at the highest offset.
+    The result has a list for each transaction, with an entry for each partition. If `together`, transactions share one
+    request per partition, at their highest offset.
     """
     last: dict[tuple[Partition, str, int], int] = {}
     for part in (part for transaction in transactions for part in transaction.written) if together else ():
@@ -234,7 +237,7 @@ _BY_ENDING: Final = {
 
 
 def margin_of(timeout_ms: int) -> float:
-    """Return how many seconds a transaction must have left, before it times out, when its checkpoint is decided."""
+    """Return how many seconds must be left until a transaction times out, when its checkpoint is decided."""
     return min(LONGEST_MARGIN_SECONDS, timeout_ms / 4000)
 
 
@@ -311,7 +314,7 @@ def with_markers(
     """Check each committed fate against the partition's commit marker, unless the coordinator reports the commit.
 
     Return all fates, checked where necessary. A partition counts as committed if it does not list the transaction as
-    aborted. But compaction removes aborted rows, and later also the entry in that list. After that, only the marker
+    aborted. But compaction removes aborted rows, and later also their entry in that list. After that, only the marker
     proves the commit. If the marker is also gone, the fate is unknown.
     """
     if all(fate.fate is not Fate.COMMITTED for fate in fates):

@@ -1,8 +1,8 @@
-"""Find and end a query's hanging transactions, which have ended at their coordinator, but stay open in a partition.
+"""Find and end a query's hanging transactions, which have ended at their coordinator, but are still open in a partition.
 
-If a coordinator leaves out a marker (KAFKA-20734), the partition's readers are stuck. Worse, the hanging rows become part of
-the transactional id's next transaction: when that commits, aborted rows become readable. So hanging transactions are ended
-before any task starts.
+If a coordinator leaves out a marker (KAFKA-20734), the partition's readers are stuck. The hanging rows also become part of
+the transactional id's next transaction: when that transaction commits, aborted rows become readable. So hanging transactions
+are ended before any task starts.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def end_hanging(
 ) -> int:
     """Find a prefix's transactions that hang in a topic, write their missing markers, and return the number of markers.
 
-    Usually no reader is stuck, and this costs only two requests for offsets to each leader. A hanging transaction must
-    be seen twice, one second apart, because a leader that was paused and replaced may show transactions that ended long
-    ago. If a coordinator is still writing a transaction's markers, the function waits, because the coordinator may
-    leave out one of them. Until it has finished, the leaders' answers prove nothing: a marker that is not replicated
-    yet is lost if its leader is replaced.
+    Usually no reader is stuck, and the search costs only two requests for offsets to each leader. A hanging transaction
+    must be seen twice, one second apart, because a leader that was paused and replaced may show transactions that ended
+    long ago. If a coordinator is still writing a transaction's markers, the function waits, because the coordinator may
+    leave out one of them. Until the coordinator has finished, the leaders' answers prove nothing: a marker that is not
+    replicated yet is lost if its leader is replaced.
 
     Parameters
     ----------

@@ -165,7 +165,7 @@ class KafkaSink(
         return begin(self._settings, transaction)
 
     def write(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
-        """Queue a batch's rows in the transaction's producer. They may be delivered later."""
+        """Queue a batch's rows in the transaction's producer. The rows may be delivered later."""
         self._writer.write(_producer_of(transaction), batch, transaction.deliveries)
         transaction.rows += batch.num_rows
 
@@ -178,7 +178,7 @@ class KafkaSink(
             raise StoreError("UNKNOWN_TOPIC", option="topic", topic=topic)
 
     def preCommit(self, transaction: KafkaTransaction) -> KafkaHandle | None:
-        """Wait until every row is delivered, drop the producer, and return a handle with the facts that a commit needs."""
+        """Wait until every row is delivered, drop the producer, and return a handle, with which any process can commit."""
         return prepare(transaction, _producer_of(transaction), self._clock)
 
     def rollback(self, transaction: KafkaTransaction) -> None:
@@ -313,7 +313,7 @@ class KafkaSink(
         return _began(handles)
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Initialize the transactional id ``<prefix>.run``, which fences older runs, and return the new run's mark.
+        """Initialize the transactional id ``<prefix>.run``, which fences older runs. Return its producer id and epoch (`mark`).
 
         If `mark` is given, only check that no other program has initialized the id since then.
         """
@@ -399,7 +399,7 @@ class KafkaSink(
         return self._ender().look(_parsed(handles)) if handles else []
 
     def sweep(self, known: Sequence[KafkaHandle], before: Cutoff) -> int:
-        """Abort this prefix's open transactions, except those in `known`. End hanging ones. Return how many ended."""
+        """Abort this prefix's open transactions, except those in `known`, and end hanging ones. Return how many ended."""
         admin = self._driver_admin()
         ours = self._ours(admin, sorted(BUSY))
         excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
@@ -475,9 +475,9 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
 
 
 def _is_marked(run: Description, mark: RunMark, late: int) -> bool:
-    """Return whether `run` has the mark's producer id, and an epoch at most `late` above the mark's epoch.
+    """Return whether ``<prefix>.run`` still has the producer id and epoch that this run got (`mark`).
 
-    Delayed requests of the query itself may have raised the epoch.
+    The epoch may be up to `late` higher, because delayed requests of the query itself may have raised it.
     """
     return bool(run.producer_id == mark["producerId"] and 0 <= run.producer_epoch - mark["epoch"] <= late)
 

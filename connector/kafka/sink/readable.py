@@ -128,7 +128,7 @@ class _Wait:
         ]
 
     def _open_parts(self, transaction: Prepared) -> list[PartFate]:
-        """Return the transaction's fates in the partitions where its end is not visible yet, or not confirmed."""
+        """Return the transaction's outcome in those partitions where its end is not visible yet, or not confirmed."""
         fates = self._seen[transaction.key].values()
         return [fate for fate in fates if fate.fate in (Fate.OPEN, Fate.PENDING) or self._doubts(transaction.key, fate)]
 
@@ -136,7 +136,7 @@ class _Wait:
         return fate.doubtful and (key, fate.part.partition) not in self._sure
 
     def _confirm(self, key: Key, fates: Sequence[PartFate]) -> None:
-        """Remember which of a transaction's doubtful fates a second check has confirmed."""
+        """Remember which doubtful outcomes of a transaction a second check has confirmed."""
         for fate in fates:
             what = key, fate.part.partition
             if fate.doubtful and self._second.confirms(what, (fate.fate, fate.leader_epoch)):

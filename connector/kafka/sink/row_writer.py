@@ -43,7 +43,7 @@ CHUNK_BYTES: Final = 32 << 20
 objects and in librdkafka."""
 
 QUEUED_BYTES: Final = 256 << 20
-"""The maximum number of bytes that wait for delivery. If the user sets a lower buffer.memory, that is the limit."""
+"""The maximum number of bytes that wait for delivery. If the user sets a lower buffer.memory, the lower limit applies."""
 
 USUAL_PART: Final = 4
 """Usually, at most 1/4 of the maximum number of bytes waits for delivery. The size of the waiting rows is only an
@@ -248,12 +248,12 @@ class RowWriter:
 
 
 class _Waiting:
-    """Estimates how many bytes wait for delivery. The producer counts only rows, so the oldest are assumed to go first.
+    """Estimates how many bytes wait for delivery. The producer counts only rows; the oldest are assumed to be sent first.
 
     Attributes
     ----------
     since_empty : int
-        The bytes that were queued since the queue was last empty. Never more bytes than these wait, even if the
+        The bytes that were queued since the queue was last empty. The waiting bytes are never more than that, even if the
         assumption is wrong, for example because the largest rows wait for a leader that does not answer.
     """
 

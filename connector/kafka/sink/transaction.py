@@ -58,7 +58,7 @@ default."""
 class KafkaTransaction:
     """An open transaction of one task: its producer, and the ids by which its coordinator knows it.
 
-    With at-least-once, it has no name and no coordinator.
+    With at-least-once, there is no transaction at the brokers, and the ids are empty.
     """
 
     producer: Producer | ArrowProducer | None
@@ -107,7 +107,7 @@ def connect(
 ) -> KafkaTransaction:
     """Choose an unused transactional id for the task's partition, and connect a producer.
 
-    This changes nothing on the brokers. The transaction takes over `admin`, and releases it if this function fails.
+    This changes nothing on the brokers. The returned transaction owns `admin`. If this function fails, it releases `admin`.
     """
     from confluent_kafka import KafkaException
 
@@ -220,7 +220,7 @@ def make_producer(
 
 
 def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, clock: Clock) -> KafkaHandle | None:
-    """Wait until every row is delivered, drop the producer, and return a handle with the facts that a commit needs.
+    """Wait until every row is delivered, drop the producer, and return the handle, with which any process can commit.
 
     Return None if there is nothing to commit.
     """

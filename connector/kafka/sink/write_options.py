@@ -20,12 +20,14 @@ SHORTEST_TIMEOUT_MS: Final = 1_000
 
 KBYTES: Final = "queue.buffering.max.kbytes"
 LONGEST_KBYTES: Final = "2147483647"
-"""The highest value for the setting `KBYTES`, with which librdkafka does not limit the queue. `RowWriter` limits it
-instead, and keeps rows in order."""
+"""The highest value for the setting `KBYTES`: librdkafka then does not limit its queue. `RowWriter` limits the queue
+instead, and keeps rows in order.
+"""
 
 LONGEST_TIMEOUT_MS: Final = 2**31 - 1
-"""The longest possible timeout. If both the sink and the brokers use it, a prepared transaction never expires, because
-the brokers don't check such transactions."""
+"""The longest possible timeout. If the sink and the brokers both use this timeout, a prepared transaction never expires,
+because the brokers don't check such transactions.
+"""
 
 WRITE_DEFAULTS: Mapping[str, str] = {
     # Rows go to the same partitions as with Java's producers, so replacing Spark's sink keeps co-partitioning.

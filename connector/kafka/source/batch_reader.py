@@ -44,7 +44,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         self.fail_on_data_loss = options.fail_on_data_loss
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Divide the ranges to read among tasks, as the options say. Spark calls this on the driver, once per scan."""
+        """Find the offsets to read, and divide them among tasks. Spark calls this on the driver, once per scan."""
         options = self._options
         admin = self._brokers(options.config)
         topics = TopicReader(admin, options.config, options.retries, clock=self._clock)
@@ -67,16 +67,16 @@ class BarrierKafkaBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the task's rows. Spark calls this on an executor, once per task.
 
-        If there is nothing to read, Spark passes its own empty partition.
+        If a scan has nothing to read, Spark passes a partition of its own, which has no rows.
         """
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
         return read_ranges(self._options, partition.ranges, partition.topic_ids)
 
     def _readable_end(self, topics: TopicReader, end: Positions) -> Positions:
-        """Limit the end to offsets that can be read now. Raise instead if data loss is not allowed.
+        """Limit the end to offsets that can be read now. If data loss is not allowed, raise instead.
 
-        The user's offsets may lie after the last row, or after an open transaction.
+        The user's ending offsets may lie after the last row, or after an open transaction.
         """
         ending = self._options.ending
         if not isinstance(ending, OffsetBound) or ending.at == "latest":

@@ -1,4 +1,4 @@
-"""Bounds: where the options say that reading begins and ends, before the brokers are asked. All functions are pure."""
+"""The start and the end of a read, as the options give them, before the brokers are asked. All functions are pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Bound = OffsetBound | TimeBound
 
 
 def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
-    """If a bound has one value per partition, reject it unless it names exactly the partitions to read."""
+    """If the start or end is given per partition, check that it names exactly the partitions to read."""
     if not isinstance(bound.at, Mapping):
         return
     known = set(partitions)

@@ -85,7 +85,7 @@ class BarrierKafkaDataSource(DataSource):
         OptionError
             ``FORBIDDEN_OPTION``: the user called ``.schema(...)`` with a schema that differs from the source's.
         ProtocolError
-            ``SPARK_TOO_OLD``: the installed version is PySpark 4.1.
+            ``SPARK_TOO_OLD``: PySpark 4.1 is installed.
         """
         from connector.spark.internals import check_stream_limits
 

@@ -1,6 +1,6 @@
-"""The end offset of a micro-batch, as Spark's offset log stores it, and the only code that serializes it.
+"""The end offset of a micro-batch. Spark writes it to its offset log as JSON, which only this module produces.
 
-Spark compares offsets as JSON *text*, so keys are always in the same order: alphabetical, partitions by number.
+Spark compares offsets as JSON *text*, so keys are always in the same order: alphabetical, and partitions by number.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class SetAside:
-    """A query's positions in a topic's missing partitions.
+    """A query's positions in those partitions of a topic that can't be found.
 
     If the partitions are found again, reading continues at these positions.
     """
@@ -127,12 +127,12 @@ class SourceOffset:
     tasks: TaskLimits | None = None
 
     def next_planned(self) -> SourceOffset:
-        """Return the first planned end, as an offset that contains the remaining planned ends."""
+        """Return the end that a rewind planned for the next micro-batch. The result contains the remaining planned ends."""
         first, *others = self.planned
         return replace(first, planned=tuple(others))
 
     def same_end(self, other: SourceOffset) -> bool:
-        """Return whether both offsets are equal, apart from their planned ends."""
+        """Return whether both offsets are equal, apart from the ends that a rewind has planned for later micro-batches."""
         return replace(self, planned=()) == replace(other, planned=())
 
     def to_json(self) -> dict[str, Any]:

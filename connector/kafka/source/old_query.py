@@ -73,7 +73,7 @@ class OldQuery:
 
 
 def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
-    """Read where a stopped query ended. If `take_uncommitted`, an uncommitted micro-batch counts as written."""
+    """Read where a stopped query ended. If `take_uncommitted`, count an uncommitted micro-batch as written."""
     location = CheckpointLocation(path)
     query = location.query_id()
     begun, committed = newest(location, "offsets"), newest(location, "commits")
@@ -162,7 +162,7 @@ def _kafka_positions(line: str) -> Positions | None:
 
 
 def _initial_line(location: CheckpointLocation, source: str) -> str:
-    """Return the offsets at which a source began, as a line of the offset log; `_VOID` if there are none."""
+    """Return the offsets at which a source began, as a line of the offset log; "-" if there are none."""
     try:
         data = read_file(location.files, f"sources/{source}/0")
         head, _, text = data.lstrip(b"\0").decode("utf-8").partition("\n")
@@ -181,7 +181,7 @@ def _watermark(location: CheckpointLocation, batch: int, uncommitted: int | None
 
 
 def _with_watermark(metadata: str, watermark: int) -> str:
-    """Return `metadata`, which is the metadata line of an offset file, with its watermark replaced."""
+    """Return the metadata line of an offset file, with its watermark replaced."""
     value: dict[str, Any] = json.loads(metadata)
     # As Spark writes the line: in this order, without blanks.
     return json.dumps({**value, "batchWatermarkMs": watermark}, separators=(",", ":"), ensure_ascii=False)

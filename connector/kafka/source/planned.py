@@ -1,4 +1,4 @@
-"""Checks a source's options before the query starts: the barriers it follows, its row order, and its first offsets."""
+"""Checks a source's options before the query starts: the barriers to follow, the order of rows, and the first offsets."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def line_of(options: Mapping[str, str]) -> SourceLine:
 
 
 def _cut(align: AlignOptions) -> dict[str, Any]:
-    """Return a cut's JSON, with the location where the query's sources agree in place of the query's id."""
+    """Return the line's field ``cut``. The query's id is not known yet, so the checkpoint location takes its place."""
     return {} if align.location is None else {"query": CheckpointLocation.from_options(align.location).path}
 
 
 def check_together(sources: Sequence[Mapping[str, str]]) -> None:
-    """Check that the sources of a query can stop at the same barriers, and read every topic to which the marks refer."""
+    """Check that a query's sources can stop at the same barriers, and read all topics that the marks describe."""
     reads = [parse_read_options(options, "stream") for options in sources]
     if not reads or not all(read.align is not None and read.align.location is not None for read in reads):
         return
@@ -69,7 +69,7 @@ def _is_latest(read: ReadOptions) -> bool:
 
 
 def check_bounds(options: Mapping[str, str]) -> None:
-    """If a bound has one value per partition, ask the brokers, and check that it names exactly the existing partitions."""
+    """If the options give a start or end per partition, check that it names exactly the partitions that exist now."""
     read = parse_read_options(options, "stream")
     bounds = [bound for bound in (read.starting, read.ending) if isinstance(bound.at, Mapping)]
     if bounds:

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 Kind = Literal["stream", "batch"]
 
 READ_DEFAULTS: Mapping[str, str] = {"isolation.level": "read_committed"}
-"""Our defaults for client settings, which users may override."""
+"""Our defaults for settings of the Kafka client. Users may override them."""
 
 READ_OPTIONS = OptionTable(
     "barrier-kafka",
@@ -272,7 +272,7 @@ GROUP_ID: Final = Option(
 """The only client setting that Spark lists among its Kafka source's options. It is also passed to the client."""
 
 SLOTS: Final = "sessionSlots"
-"""An option that `connector.register` sets: how many tasks the cluster can run at the same time."""
+"""The option with which `barrier_kafka.register` passes the number of tasks that the cluster can run at the same time."""
 
 BATCH_ONLY: Final = frozenset({"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"})
 """Options of batch reads. A stream rejects them, as Spark's own source does."""
@@ -327,7 +327,7 @@ class ReadOptions:
 def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
     """Parse and check the options that the user set, without asking the brokers.
 
-    If `kind` is None, options that only a stream or only a batch read accepts are not rejected.
+    `kind` is the kind of read. If it is None, accept the options of streams as well as those of batch reads.
     """
     parsed = READ_OPTIONS.parse({name: value for name, value in options.items() if name.lower() != SLOTS.lower()})
     subscription = _subscription(parsed)
@@ -495,7 +495,7 @@ def _check_batch(parsed: ParsedOptions, starting: Bound, ending: Bound) -> None:
 
 
 def _group_id(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> str:
-    """Return the consumer group's name. It is the same in every run; two queries that read the same topics share it."""
+    """Return the consumer group's name. All runs have the same name; two queries that read the same topics share the group."""
     named = parsed.passthrough.get(GROUP_ID.key)
     if named is not None:
         if not named.strip():

@@ -30,7 +30,7 @@ UNREADABLE_HEADER: Final = (
 
 
 Runs: TypeAlias = "tuple[tuple[Partition, int], ...]"
-"""The partitions of consecutive rows, in order: pairs of a partition and the number of its rows."""
+"""The partitions of rows, in the rows' order: pairs of a partition and the number of consecutive rows from this partition."""
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of Spark's Kafka source, in its order."""

@@ -56,10 +56,9 @@ _log = logging.getLogger(__name__)
 class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics in micro-batches, and puts checkpoint barriers between them when they are due.
 
-    One object lives in the driver's source process for the whole query. Copies of it go to the executors, where only
-    `read` is called. The object's answers depend on the arguments, the clock, the brokers, and a few values in memory,
-    which may be lost: the target of availableNow, the time at which the source first saw that the last barrier's
-    checkpoint was completed, the time of the last micro-batch with rows, and the `Backlog`.
+    One object lives in the driver's source process for the whole query. Copies of the object go to the executors, where
+    only `read` is called. The object keeps a few values in memory, such as the target of availableNow and the time of the
+    last micro-batch with rows. If the process dies, a new object can continue without these values.
 
     Parameters
     ----------
@@ -130,7 +129,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Pick a micro-batch's end, and put a barrier there if one is due. Spark calls this once per trigger.
 
-        If a rewind has planned ends, return the first of them, unchanged: no limit and no schedule applies to it.
+        If a rewind has planned the ends of the next micro-batches, return the first of these ends unchanged, without limits
+        or barriers of the schedule.
         """
         faults.reach("source.latest")
         before = SourceOffset.from_json(start)
@@ -177,7 +177,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return replace(end, reordered=options.tasks.splits, tasks=options.tasks.with_slots(options.slots, offsets))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the partitions' ends that `latestOffset` last saw. Spark shows them in the query's progress."""
+        """Return the partitions' ends that the brokers last reported. Spark shows them in the query's progress."""
         seen = self._backlog.seen
         return None if seen is None else positions_to_json(seen)
 
@@ -227,7 +227,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             )
 
     def _owns_group(self, group: str, positions: Sequence[Any]) -> bool:
-        """Return whether the group is ours: no other application has committed offsets of these partitions to it."""
+        """Return whether no other application has committed offsets of these partitions to the consumer group."""
         if self._own_group is None:
             from confluent_kafka import ConsumerGroupTopicPartitions
 

@@ -1,4 +1,4 @@
-"""The limits on the tasks of a micro-batch. Each offset records the limits, so that a replay has the same tasks."""
+"""The limits on the tasks of a micro-batch. Each end offset records the limits, so that a replay has the same tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMES: Final = {"least": "minPartitions", "longest": "maxRecordsPerPartition", 
 
 
 LONG: Final = 100_000
-"""The number of offsets in a task at which the cost of starting the task is small in comparison.
+"""The number of offsets from which on reading takes much longer than starting the task.
 
 By default, ranges are not packed into longer tasks.
 """

@@ -149,7 +149,7 @@ class TopicReader:
         return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
     def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
-        """Return the offset of a bound in each of these partitions. If `strict`, reject offsets that do not exist."""
+        """Return the offset of a start or end (`bound`) in each partition. If `strict`, reject offsets that do not exist."""
         if isinstance(bound, TimeBound):
             return self._resolve_times(bound, partitions)
         if bound.at == "earliest":
@@ -187,10 +187,10 @@ class TopicReader:
         return self._offsets(dict.fromkeys(partitions, LATEST), committed=False)
 
     def _offsets(self, wanted: Mapping[Partition, int], committed: bool | None = None) -> dict[Partition, int]:
-        """Return the offset that `wanted` asks for in each partition: `EARLIEST`, `LATEST`, or a time to search for.
+        """Return an offset for each partition in `wanted`, which maps partitions to `EARLIEST`, `LATEST`, or a time.
 
-        If `committed`, `LATEST` means the last stable offset; if not, the high watermark. By default, the query's
-        isolation level decides.
+        For a time, return the offset of the first row at or after that time, or -1. If `committed`, `LATEST` means the last
+        stable offset; if not, the high watermark. By default, the query's isolation level decides.
         """
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec

@@ -24,19 +24,19 @@ class AlignOptions:
     topics: tuple[str, ...]  # The barrier topics in ``alignOn``.
     mode: Mode = "exactly-once"  # The option ``alignment``.
     timeout_ms: int = 0  # The option ``alignedTimeout``, in milliseconds.
-    # The options that name the query's checkpoint location, where its sources agree on cuts. None if the query has one source.
+    # The options that name the checkpoint location, where the query's sources agree on cuts. None if the query has one source.
     location: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Aim:
-    """The offsets at which a micro-batch may end, and the cut that the query reaches there."""
+    """The offsets at which a micro-batch may end, and the cut that the query then reaches: one mark from each barrier topic."""
 
     ends: Positions  # For each partition, the highest offset at which the micro-batch may end.
     cut_at: Callable[[Positions], Cut]  # Returns the query's `Cut` at the end that was picked for the micro-batch.
-    closes_at_cuts: bool = False  # Whether the micro-batch may carry a barrier only if its cut is exact.
+    closes_at_cuts: bool = False  # Whether the micro-batch may carry a barrier only if it ends exactly at a cut.
     is_last: bool = True  # Whether a run that ends by itself (availableNow) ends when it has read up to `ends`.
-    next: Mapping[str, int] | None = None  # The cut to which it reads: barrier topic → the checkpoint of its mark.
+    next: Mapping[str, int] | None = None  # The cut to read up to: barrier topic → the checkpoint of the cut's mark.
     # Whether another source of the query has already put a barrier at that cut: this source then does the same.
     joins: bool = False
     # The offsets at which the next cut is reached, as far as they are known.
@@ -44,29 +44,29 @@ class Aim:
 
 
 def tracked(outlook: Outlook) -> Aim:
-    """Return the aim for ``alignment=at-least-once``: read all visible rows.
+    """Return the `Aim` for ``alignment=at-least-once``: the query reads all visible rows.
 
-    A barrier is complete when the query has passed the barrier's mark in every channel.
+    The query has reached a barrier when it has passed the barrier's mark in every barrier topic.
     """
     return Aim(outlook.visible, lambda end: replace(outlook.complete(end), taken={}, late={}))
 
 
 def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
-    """Return the aim for ``alignment=exactly-once``: read up to the next cut or, if `at_once`, up to the newest one.
+    """Return the `Aim` for ``alignment=exactly-once``: the query reads up to the next cut, or, if `at_once`, up to the newest.
 
-    If there is no such cut yet, read nothing.
+    A cut has one mark from each barrier topic. If there is no such cut yet, the query reads nothing.
     """
     cut = outlook.newest() if at_once else resume(outlook) if outlook.cut.toward else choose(outlook)
     return stay(outlook) if cut is None else toward(outlook, cut)
 
 
 def stay(outlook: Outlook, *, is_last: bool = True) -> Aim:
-    """Return an aim that reads nothing and keeps the query at its cut. For `is_last`, see `Aim`."""
+    """Return an `Aim` with which the query reads nothing. For `is_last`, see `Aim`."""
     return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}), closes_at_cuts=True, is_last=is_last)
 
 
 def toward(outlook: Outlook, cut: Mapping[str, int]) -> Aim:
-    """Return the aim that reads up to a cut. `cut` maps each barrier topic to the number of marks to pass."""
+    """Return the `Aim` with which the query reads up to certain marks: `cut` maps barrier topics to numbers of marks."""
     targets, reached = outlook.targets(cut), outlook.passing(cut)
     name = reached.checkpoints
 
@@ -82,11 +82,11 @@ def toward(outlook: Outlook, cut: Mapping[str, int]) -> Aim:
 
 
 def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
-    """Return the aim for ``alignment=unaligned``: wait at most `timeout_ms` for the other marks of a barrier.
+    """Return the `Aim` for ``alignment=unaligned``.
 
-    The time is measured from the barrier's first mark. After this time, the query takes the checkpoint, and `Cut.late`
-    records the channels in which the query has not reached the barrier's mark. If `restored`, the query first reads the
-    late channels that an earlier run recorded.
+    When the first mark of a barrier has arrived, the query waits up to `timeout_ms` for the barrier's marks in the other
+    barrier topics. Then the query takes the checkpoint. `Cut.late` records the barrier topics in which the query has not
+    reached the barrier's mark. If `restored`, the query first reads the rows that an earlier run recorded as late.
     """
     if restored and (late := late_targets(outlook)):
         return Aim(_capped(outlook, {**outlook.begin, **late}), lambda end: _overtaken(outlook, end, outlook.cut.taken))
@@ -115,14 +115,14 @@ def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
 
 
 def late_targets(outlook: Outlook) -> dict[Partition, int]:
-    """Return the offsets up to which the late channels must be read, if known; empty if the query is already there."""
+    """Return the offsets up to which late rows (`Cut.late`) must be read, as far as known; empty if the query has read them."""
     marks = {name: mark for name, mark in _marks_of(outlook, outlook.cut.taken).items() if name in outlook.cut.late}
     ends = _ends(outlook, marks)
     return ends if any(end > outlook.begin.get(partition, 0) for partition, end in ends.items()) else {}
 
 
 def _fresh(outlook: Outlook) -> list[Followed]:
-    """Return each channel's first mark that contains a barrier for which no checkpoint was taken yet."""
+    """Return each barrier topic's first mark that contains a barrier for which the query has taken no checkpoint yet."""
     found = []
     for marks in outlook.ahead.values():
         mark = next((mark for mark in marks if _is_beyond(mark.lineage, outlook.cut.taken)), None)
@@ -132,7 +132,7 @@ def _fresh(outlook: Outlook) -> list[Followed]:
 
 
 def _together(one: Lineage, other: Lineage) -> Lineage:
-    """Merge two lineages: return the newer barrier of each origin."""
+    """Merge two mappings of origins to barrier numbers: keep the newer barrier of each origin."""
     return {origin: max(one.get(origin, 0), other.get(origin, 0)) for origin in {**one, **other}}
 
 
@@ -142,9 +142,9 @@ def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
-    """Map barrier topics to their first mark that contains the barriers in `taken`, or to None if it has not arrived yet.
+    """Map barrier topics to their first mark with all barriers in `taken`, or to None if this mark has not arrived yet.
 
-    The result omits topics in which the query has already passed that mark.
+    The result omits topics in which the query has already passed this mark.
     """
     found: dict[str, Followed | None] = {}
     for name, marks in outlook.ahead.items():
@@ -163,7 +163,7 @@ def _contains(lineage: Lineage, taken: Lineage) -> bool:
 
 
 def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partition, int]:
-    """Return, per partition, the mark's offset or the query's position, whichever is later. Skip marks that are None."""
+    """Return, per partition, the mark's offset or the query's position, whichever is later. Ignore marks that are None."""
     found: dict[Partition, int] = {}
     for name, mark in marks.items():
         if mark is not None:
@@ -172,9 +172,9 @@ def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partit
 
 
 def _overtaken(outlook: Outlook, end: Positions, taken: Lineage) -> Cut:
-    """Return the `Cut` at the positions `end`, given that checkpoints were taken for the barriers in `taken`.
+    """Return the `Cut` of a query that has read up to `end` and has taken checkpoints for the barriers in `taken`.
 
-    A channel is late if its mark for these barriers is after `end`, or has not arrived.
+    A barrier topic is late if its mark for these barriers lies after `end`, or has not arrived.
     """
     marks = _marks_of(outlook, taken) if taken else {}
     late = {
@@ -190,8 +190,8 @@ def _is_reached(targets: Positions, end: Positions) -> bool:
 
 
 def _capped(outlook: Outlook, targets: Positions) -> Positions:
-    """Return, per partition, the visible end or the target, whichever is earlier.
+    """Return, per partition, the target or the end of the visible rows, whichever is earlier.
 
-    If a partition has no target, the query's position counts as its target.
+    A partition without a target ends at the query's position.
     """
     return {p: min(offset, targets.get(p, outlook.begin.get(p, 0))) for p, offset in outlook.visible.items()}

@@ -34,13 +34,13 @@ AT_ONCE: Final = 1000
 """Maximum number of records that one call reads from a barrier topic."""
 
 MOST_BYTES: Final = 16 << 20
-"""Maximum size of one channel's marks in memory, in bytes. If no cut is among the marks, the limit does not apply."""
+"""Maximum size, in bytes, of one barrier topic's marks in memory. If they contain no place to stop, more marks are read."""
 
 MOST: Final = 20_000
-"""Maximum number of one channel's marks in memory. If no cut is among the marks, the limit does not apply."""
+"""Maximum number of one barrier topic's marks in memory. If they contain no place to stop, more marks are read."""
 
 TAIL: Final = 64
-"""The number of offsets at the end of each barrier topic that a new query reads first, to find the newest cut."""
+"""How many offsets at the end of each barrier topic a new query reads first, to find the newest place to begin."""
 
 WARN_MS: Final = 60_000
 """The minimum time, in milliseconds, between two warnings that the query waits for newer marks."""
@@ -51,10 +51,7 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """Follows the barrier topics of one query, and decides how far each micro-batch may read.
-
-    The marks are only in memory. If they are lost, they are read again, starting at the marks in the query's offsets.
-    """
+    """Follows the barrier topics of one query, and decides how far each micro-batch may read. It keeps marks only in memory."""
 
     def __init__(
         self,
@@ -102,7 +99,7 @@ class Alignment:
     ) -> tuple[dict[Partition, int], Cut] | None:
         """Return where a new query with ``startingOffsets=latest`` begins, in the same form as `newest`.
 
-        All sources of the query begin at the same cut.
+        All sources of the query begin at the same marks.
         """
         if self._meeting is None:
             return self.newest(admin, ids, within)
@@ -125,7 +122,7 @@ class Alignment:
     ) -> tuple[dict[Partition, int], Cut] | None:
         """Return the end offsets and the `Cut` of the newest cut up to the positions `within`; None if there is none.
 
-        If `at` is given, return the cut with these checkpoints instead.
+        A cut has one mark from each barrier topic. If `at` is given, return the cut with these checkpoints instead.
         """
         topics, length = self._reader(admin), TAIL
         self._ids = ids
@@ -149,7 +146,7 @@ class Alignment:
             self.close()
 
     def _read_tails(self, topics: TopicReader, length: int) -> bool:
-        """Read the last `length` offsets of each barrier topic. Return whether this covers all topics completely."""
+        """Read the last `length` offsets of each barrier topic. Return whether every topic was read from its first record."""
         self.close()
         first = self._begins(topics)
         for name in self._align.topics:
@@ -161,10 +158,10 @@ class Alignment:
     # -- in each micro-batch ----------------------------------------------------------------------------------------
 
     def aim(self, available: Available, admin: AdminClient, limit: int | None, *, ends: bool, at_once: bool) -> Aim:
-        """Return where the next micro-batch may end. Call this in each trigger, after the visible offsets are known.
+        """Return where the next micro-batch may end. Call this in each trigger, after `available` was computed.
 
-        The marks are read after `available` was computed. If a query writes a mark and then a row, the row becomes visible only
-        after the mark. So all marks before the rows in `available` can be read here.
+        A mark is always visible before the rows that follow the mark. So this method can read all marks before the rows in
+        `available`.
         """
         before, mode = available.before, self._align.mode
         if ends and self._final is None and mode == "exactly-once":
@@ -201,7 +198,7 @@ class Alignment:
         return aim
 
     def _together(self, outlook: Outlook, met: Situation, *, at_once: bool) -> Aim:
-        """Return the aim of a source that agrees on cuts with the query's other sources."""
+        """Return the `Aim` of a source that has to stop at the same barriers as the query's other sources."""
         if met.waits:
             return stay(outlook, is_last=False)
         aim = aligned(outlook, at_once=at_once)
@@ -212,9 +209,9 @@ class Alignment:
         return aim if aim.next is None else replace(aim, joins=aim.next in met.closing)
 
     def _agreed(self, aim: Aim, outlook: Outlook, met: Situation) -> Aim:
-        """Propose the cut of `aim` to the query's other sources, and return `aim`.
+        """Propose the cut (one mark per barrier topic) of `aim` to the query's other sources, and return `aim`.
 
-        If another cut was agreed on meanwhile, return an aim that reads nothing.
+        If the sources have agreed on another cut meanwhile, return an `Aim` that reads nothing.
         """
         if self._meeting is None or aim.next is None:
             return aim
@@ -223,11 +220,11 @@ class Alignment:
 
     @property
     def is_together(self) -> bool:
-        """True if the query has other sources, with which this source agrees on cuts."""
+        """True if this source and the query's other sources have to stop at the same barriers."""
         return self._meeting is not None
 
     def no_cut(self) -> Cut:
-        """Return an empty `Cut`, for a source that has not reached a cut yet."""
+        """Return an empty `Cut`, for a source that has not passed any mark yet."""
         return Cut(query=self._query())
 
     def _query(self) -> str:
@@ -237,7 +234,7 @@ class Alignment:
         return None if self._meeting is None else frozenset(self._ids)
 
     def _follow(self, topics: TopicReader, cut: Cut, begin: Positions) -> None:
-        """Make sure that each barrier topic has a channel and a reader, which begin at the query's current mark."""
+        """Open a reader for each barrier topic, at the mark that the query has reached. Keep readers that are already there."""
         kept = {
             name
             for name, channel in self._channels.items()
@@ -261,7 +258,7 @@ class Alignment:
         reader.begin(offset)
 
     def _read_enough(self, look: Callable[[], Outlook], *, everything: bool) -> Outlook:
-        """Read marks until the marks in memory contain a cut, or until all marks are read. Return the result of `look`.
+        """Read marks until they contain the next place to stop, or until no marks are left. Return the result of `look`.
 
         If `everything` is true, read all marks.
         """
@@ -292,7 +289,7 @@ class Alignment:
         return TopicReader(admin, self._options.config, self._options.retries, clock=self._clock)
 
     def _begins(self, topics: TopicReader) -> dict[str, int]:
-        """Check that every barrier topic has exactly one partition. Store the end offsets, return the first offsets."""
+        """Check that every barrier topic has exactly one partition. Store their end offsets, and return their first offsets."""
         try:
             there = topics.partitions(Subscription(topics=self._align.topics))
         except UnknownTopicError:
@@ -327,7 +324,7 @@ class Alignment:
             raise disagree(name, reason)
 
     def _is_covered(self, ids: Mapping[str, str]) -> bool:
-        """Check that each topic to read belongs to exactly one channel. Return whether every channel has a mark."""
+        """Check that exactly one barrier topic describes each topic to read. Return whether all barrier topics have marks."""
         owners: dict[str, str] = {}
         for name, channel in sorted(self._channels.items()):
             for topic, identity in channel.ids.items():
@@ -375,7 +372,7 @@ def _meeting(location: Mapping[str, str]) -> Meeting:
 
 
 def _passing(ahead: Mapping[str, Sequence[Followed]], at: Checkpoints) -> dict[str, int] | None:
-    """Return how many marks of each barrier topic to pass to reach the cut `at`; None if not all are in memory."""
+    """Return how many marks of each topic to pass, up to the mark of checkpoint `at[topic]`; None if not all are in memory."""
     numbers = {name: [mark.checkpoint.checkpoint for mark in marks] for name, marks in ahead.items()}
     if any(checkpoint not in numbers.get(name, ()) for name, checkpoint in at.items()):
         return None
@@ -383,7 +380,7 @@ def _passing(ahead: Mapping[str, Sequence[Followed]], at: Checkpoints) -> dict[s
 
 
 def _place(name: str, channel: Channel) -> str:
-    """Describe a channel's newest mark in words, for a warning."""
+    """Describe the newest mark of a barrier topic in words, for a warning."""
     mark = channel.newest
     if mark is None:
         return f"{name} has no mark"

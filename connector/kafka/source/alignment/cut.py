@@ -12,37 +12,37 @@ from connector.kafka.marks.cuts import Lineage
 
 @dataclass(frozen=True)
 class Cut:
-    """The newest cut up to which the query has read all rows.
+    """A query's position among the barriers of other queries: one mark from each barrier topic.
 
-    A cut consists of one mark from each channel. If channels have a common origin, their marks contain the same barrier
-    of that origin.
+    The query has read all rows before these marks. If barriers of the same origin (the query or topic at which they begin)
+    reach several barrier topics, the marks from these topics contain the same barrier.
     """
 
     # Barrier topic → the cut's mark in this topic; empty before the first cut.
     marks: Mapping[str, Passed] = field(default_factory=dict)
     exact: bool = False  # Whether the query has read no row after the cut.
-    # Barrier topic → the checkpoint of its mark in the next cut, to which the query is reading now. A restarted query reads to
+    # Barrier topic → the checkpoint of its mark in the next cut, up to which the query reads. A restarted query reads up to
     # the same cut, because it has already read some of the rows before that cut.
     toward: Mapping[str, int] = field(default_factory=dict)
     # The newest barriers for which a checkpoint was taken, perhaps before all of their marks had arrived
     # (``alignment=unaligned``).
     taken: Lineage = field(default_factory=dict)
-    # Only channels in which the query has not reached the mark of the barriers in `taken`: barrier topic → the checkpoint of
+    # Only topics in which the query has not reached the mark of the barriers in `taken`: barrier topic → the checkpoint of
     # that mark, or None if the mark has not arrived. The rows before the mark also belong to these barriers (Flink's channel
     # state). A restarted query reads these rows first.
     late: Mapping[str, int | None] = field(default_factory=dict)
     # Spark's id of the query, if its sources agree on cuts (`alignment.meeting`); empty otherwise.
     query: str = ""
-    # Barrier topic → how many milliseconds its mark waited for the marks of other channels. Only for display.
+    # Barrier topic → how many milliseconds its mark waited for the marks of other topics. Only for display.
     waited: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def checkpoints(self) -> dict[str, int]:
-        """The checkpoint of the cut's mark in each barrier topic. Together, these checkpoints identify the cut."""
+        """Barrier topic → the checkpoint of the cut's mark in this topic. Together, these checkpoints identify the cut."""
         return {topic: mark.checkpoint for topic, mark in self.marks.items()}
 
     def same_marks(self, other: Cut | None) -> bool:
-        """Return whether two cuts have the same marks and the same taken barriers. None counts as an empty cut."""
+        """Return whether both cuts have the same `marks` and the same `taken`. None counts as an empty cut."""
         before = other or Cut()
         return (self.marks, self.taken) == (before.marks, before.taken)
 
@@ -75,7 +75,10 @@ class Cut:
 
 
 def lineage_of(marks: Mapping[str, Passed]) -> Lineage:
-    """Return the barrier of each origin in a cut's marks. The marks of a cut agree, so each origin has one barrier."""
+    """Return the barriers in a cut's marks: origin (a query or topic at which barriers begin) → the barrier's number.
+
+    The marks of a cut agree, so each origin has one barrier.
+    """
     found: dict[str, int] = {}
     for passed in marks.values():
         found |= passed.lineage

@@ -1,4 +1,4 @@
-"""Lets the sources of a query agree on the next cut, if the query has several sources.
+"""Lets the sources of a query agree on the next cut: where they stop next. A cut has one mark from each barrier topic.
 
 This runs in the driver's source processes. Spark asks one source after the other where the micro-batch ends, each in
 its own process, and writes all ends together into ``offsets/N``. So the newest file shows where every source is. All
@@ -7,7 +7,7 @@ sources are at one cut, or on their way from this cut to the next one:
 1. A source at a cut leaves it only if no other source is still on its way to that cut.
 2. If another source has left the cut, this source reads to the cut that the other source is reading to, or has reached.
 3. Otherwise this source chooses the next cut, and creates ``barrier/cuts/<N>-<digest of the present cut>.json``
-   exclusively. The sources that Spark asks after it find the file.
+   exclusively. The sources that Spark asks later find this file.
 
 If the driver dies before Spark has written the next ``offsets/N``, no source has moved. The next driver finds the same file, or
 chooses again. Between two cuts, the coordinator closes no checkpoint (`transactional.barrier.is_between_cuts`).
@@ -39,7 +39,10 @@ Checkpoints = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Situation:
-    """The state of a query's other sources before a micro-batch, as one source sees it."""
+    """The state of a query's other sources before a micro-batch, as one source sees it.
+
+    A cut is a place where all sources can stop: one mark from each barrier topic.
+    """
 
     batch: int  # The newest micro-batch in Spark's offset log; -1 if there is none.
     waits: bool = False  # Whether another source is still on its way to the source's cut.
@@ -48,7 +51,7 @@ class Situation:
 
 
 class Meeting:
-    """Lets the sources of one query, each in its own process, agree on the next cut.
+    """Lets the sources of one query, each in its own process, agree on the barriers at which they stop next.
 
     Parameters
     ----------
@@ -70,7 +73,10 @@ class Meeting:
         return self._query
 
     def look(self, own: Cut, topics: Collection[str]) -> Situation:
-        """Return the other sources' state, for a source at the cut `own`. `topics` are the query's barrier topics."""
+        """Return the state of the query's other sources before the next micro-batch.
+
+        `own` is this source's cut (one mark per barrier topic); `topics` are the query's barrier topics.
+        """
         batch = newest(self._location, "offsets")
         mine, ahead, left, closing = own.checkpoints, [], None, []
         lines = source_lines(self._location, batch) if batch >= 0 else []
@@ -100,17 +106,17 @@ class Meeting:
         return Situation(batch, target=target, closing=tuple(closing))
 
     def agree(self, situation: Situation, own: Cut, chosen: Checkpoints) -> Checkpoints:
-        """Record `chosen` as the next cut after `own`, and return it.
+        """Record `chosen` as the cut (one mark per barrier topic) after `own`, and return `chosen`.
 
-        If a next cut is already recorded, return that one.
+        If another source has already recorded a cut, return that cut.
         """
         name = _name(situation.batch, own.checkpoints)
         return self._create(name, dict(chosen), situation.batch) or {}
 
     def start(self, choose: Callable[[], Checkpoints | None]) -> Checkpoints | None:
-        """Return the cut at which all sources of a new query begin; None if they begin without one.
+        """Return the cut (one mark per barrier topic) at which all sources of a new query begin; None if they have no cut.
 
-        The source that asks first calls `choose`. This driver's other sources get the same cut.
+        The first source that calls this method chooses the cut with `choose`. The driver's other sources get the same cut.
         """
         driver = hashlib.sha256(self._driver().encode()).hexdigest()[:32]
         name = f"-1-{driver}.json"
@@ -141,9 +147,9 @@ class Meeting:
 
 
 def _is_before(one: Checkpoints, other: Checkpoints) -> bool:
-    """Return whether the cut `one` is before the cut `other`: they differ, and none of the marks of `one` is later.
+    """Return whether `one` is before `other`: they differ, and `one` has no later mark than `other` in any barrier topic.
 
-    A missing mark is before every other mark.
+    A missing mark counts as earlier than any other mark.
     """
     return one != other and all(number <= other.get(topic, 0) for topic, number in one.items())
 

@@ -1,4 +1,4 @@
-"""`Outlook`: the facts from which a query that follows barriers decides how far to read. All methods are pure."""
+"""`Outlook`: the facts that decide how far a query reads if it follows barriers of other queries. All methods are pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connector.kafka.source.offsets import Positions
 
 @dataclass(frozen=True)
 class Outlook:
-    """The situation before a micro-batch: the channels, the query's position in them, and the offsets that can be read."""
+    """The state before a micro-batch: the marks that have arrived, the query's position, and the offsets that can be read."""
 
     channels: Mapping[str, Channel]  # Barrier topic → its channel.
     cut: Cut  # The query's current cut.
@@ -38,26 +38,32 @@ class Outlook:
 
     @property
     def at(self) -> dict[str, Lineage | None]:
-        """The lineage of the last mark that the query has passed in each barrier topic; None if it has passed none."""
+        """Barrier topic → the barriers in the last mark that the query has passed there; None if it has not passed a mark."""
         return {name: None if c.at is None else c.at.lineage for name, c in self.channels.items()}
 
     def of(self, name: str, positions: Positions) -> dict[Partition, int]:
-        """Return those of the `positions` that are in the topics of the channel `name`."""
+        """Return the `positions` in those topics that the marks of the barrier topic `name` describe."""
         return {
             partition: offset for partition, offset in positions.items() if partition.topic in self.channels[name].ids
         }
 
     def lineages(self, cut: Mapping[str, int]) -> list[Lineage]:
-        """Return the lineage of each mark in a cut. `cut` maps each barrier topic to the number of marks to pass."""
+        """Return the barriers in each mark of a cut (one mark per barrier topic).
+
+        `cut` maps each barrier topic to the number of marks to pass.
+        """
         return [self.ahead[name][passed - 1].lineage if passed else self.at[name] or {} for name, passed in cut.items()]
 
     def behind(self, name: str, ends: Positions) -> dict[Partition, int]:
-        """Return, per partition of a channel, the mark's offset (`ends`) or the query's position, whichever is later."""
+        """Return, per partition, the offset in `ends` or the query's position, whichever is later.
+
+        The result has the partitions that the marks of the barrier topic `name` describe.
+        """
         begin = self.of(name, {**dict.fromkeys(ends, 0), **dict.fromkeys(self.visible, 0), **self.begin})
         return {partition: max(offset, ends.get(partition, 0)) for partition, offset in begin.items()}
 
     def targets(self, cut: Mapping[str, int]) -> dict[Partition, int]:
-        """Return the offset in each partition at which the query reaches a cut, or the query's position if that is later.
+        """Return, per partition, the offset at which the query reaches a cut, but at least the query's position.
 
         `cut` maps each barrier topic to the number of marks to pass.
         """
@@ -67,7 +73,7 @@ class Outlook:
         return found
 
     def least(self) -> dict[str, int]:
-        """Return, per barrier topic, the minimum number of marks that the query must pass to reach a cut."""
+        """Return, per barrier topic, the minimum number of marks that the query must pass until it can stop."""
         found = {}
         for name, channel in self.channels.items():
             begin, ends = self.of(name, self.begin), channel.at_ends
@@ -77,9 +83,9 @@ class Outlook:
         return found
 
     def has_cut(self) -> bool:
-        """Return whether the marks in memory contain the cut that the query is reading toward.
+        """Return whether the marks in memory contain the cut (one mark per barrier topic) up to which the query is reading.
 
-        If the query is not reading toward a cut yet, any next cut counts.
+        If the query has not chosen a cut yet, any next cut counts.
         """
         if self.cut.toward:
             newest = {
@@ -89,13 +95,13 @@ class Outlook:
         return next_cut(self.at, self.ahead, self.least()) is not None
 
     def newest(self) -> dict[str, int] | None:
-        """Return the newest cut that the query can reach now, at or after its position; None if there is none."""
+        """Return the newest cut (one mark per barrier topic) that the query can reach now; None if there is none."""
         most = {name: marks_within(marks, self.of(name, self.visible)) for name, marks in self.ahead.items()}
         cut, least = newest_cut(self.at, self.ahead, most), self.least()
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
 
     def passing(self, cut: Mapping[str, int]) -> Cut:
-        """Return the `Cut` that the query has reached after it has passed `cut[topic]` marks in each barrier topic."""
+        """Return the query's `Cut` after the query has passed `cut[topic]` marks of each barrier topic."""
         marks = dict(self.cut.marks)
         for name, passed in cut.items():
             if passed:
@@ -103,13 +109,19 @@ class Outlook:
         return Cut(marks, exact=True, waited=self.waits(cut), query=self.cut.query)
 
     def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
-        """Return, per barrier topic, for how many milliseconds its mark waited for the cut's last mark; omit zeros."""
+        """Return how many milliseconds each mark of a cut waited for the cut's last mark; omit zeros.
+
+        A cut has one mark per barrier topic, and `cut` maps each barrier topic to the number of marks to pass.
+        """
         seen = {name: self.ahead[name][passed - 1].seen for name, passed in cut.items() if passed}
         last = max(seen.values(), default=0)
         return {name: last - at for name, at in seen.items() if last > at}
 
     def complete(self, end: Positions) -> Cut:
-        """Return the newest cut at or before `end`. It is exact if no row lies between the cut and `end`."""
+        """Return the newest cut (one mark per barrier topic) at or before `end`.
+
+        The cut is exact if no row lies between the cut and `end`.
+        """
         most = {name: marks_within(marks, self.of(name, end)) for name, marks in self.ahead.items()}
         cut = newest_cut(self.at, self.ahead, most)
         if cut is None:

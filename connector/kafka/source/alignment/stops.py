@@ -1,4 +1,4 @@
-"""Chooses the next cut at which a query stops: how many marks of each barrier topic to pass. All functions are pure."""
+"""Chooses where a query stops next: how many marks of each barrier topic it passes. All functions are pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from connector.kafka.marks.cuts import are_related, by_roundness, cut_behind, fi
 from connector.kafka.source.alignment.outlook import Outlook
 
 FEW: Final = 8
-"""If more marks than this are ahead, the query may pass several marks in one step. If not, it stops at each cut."""
+"""If more marks than this are waiting, the query may pass several marks per topic in one step.
+
+Otherwise, the query stops at every place where it can stop.
+"""
 
 TRIED: Final = 32
-"""The maximum number of barriers to try as a stop. If the query can stop at none of them, it tries a smaller step."""
+"""The maximum number of barriers to try as a stop. If the query can stop at none of them, a smaller step is tried."""
 
 
 def resume(outlook: Outlook) -> dict[str, int]:
-    """Return the cut that the query is already reading toward: for each barrier topic, the number of marks to pass."""
+    """Return the cut up to which the query is already reading: for each barrier topic, the number of marks to pass."""
     new = sorted(outlook.channels.keys() - outlook.cut.toward.keys())
     if new:
         raise disagree(
@@ -46,9 +49,9 @@ def resume(outlook: Outlook) -> dict[str, int]:
 
 
 def choose(outlook: Outlook) -> dict[str, int] | None:
-    """Return the next cut to read to; None if there is none yet.
+    """Return where the query stops next: the number of marks to pass per barrier topic; None if it can't stop yet.
 
-    If many marks are ahead, choose a later cut, at which other lagging queries also stop.
+    If many marks are waiting, choose later marks, at which other lagging queries also stop.
     """
     least = outlook.least()
     cut = next_cut(outlook.at, outlook.ahead, least)
@@ -66,9 +69,9 @@ def choose(outlook: Outlook) -> dict[str, int] | None:
 
 
 def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a cut on which all channels agree, among the next `window` marks of each; None if there is none.
+    """Return a cut with the same barrier in all barrier topics, among the next `window` marks of each; None if there is none.
 
-    Prefer the roundest barrier numbers, as `by_roundness` sorts them.
+    A cut has one mark per barrier topic. Prefer barrier numbers in the order of `by_roundness`.
     """
     lineages = dict(zip(cut, outlook.lineages(cut), strict=True))
     queries = {name: channel.newest.query for name, channel in outlook.channels.items() if channel.newest is not None}
@@ -92,9 +95,9 @@ def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> 
 
 
 def _each_rounded(outlook: Outlook, least: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a cut at which each channel stops at its roundest barrier number, as `by_roundness` sorts them.
+    """Return a cut (one mark per barrier topic) whose marks are chosen separately, in the order of `by_roundness`.
 
-    Return None if channels have a common origin, because these channels have to stop at the same barrier.
+    Return None if the marks of two topics have a common origin, because these topics have to stop at the same barrier.
     """
     found = {}
     for name, all_marks in outlook.ahead.items():
@@ -108,7 +111,7 @@ def _each_rounded(outlook: Outlook, least: Mapping[str, int], window: int) -> di
 
 
 def _fits(outlook: Outlook, cut: Mapping[str, int]) -> bool:
-    """Return whether one micro-batch can reach a cut without exceeding the limit on offsets."""
+    """Return whether one micro-batch can read up to these marks without exceeding the limit on offsets."""
     if outlook.limit is None:
         return True
     return (

@@ -11,7 +11,7 @@ from connector.kafka.source.offsets import Loss, Positions, SourceOffset
 
 @dataclass(frozen=True)
 class Available:
-    """The offsets that can be read now, and the losses that the next micro-batch has to record."""
+    """The offsets that can be read now, and the lost rows that the next micro-batch has to record."""
 
     # The end of the previous micro-batch. If rows were lost, its positions are already after the lost rows.
     before: SourceOffset

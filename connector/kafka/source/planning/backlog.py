@@ -81,7 +81,7 @@ class Backlog:
         self.target = topics.latest(topics.partitions(subscription, subscription.names()))
 
     def raise_target(self, ends: Positions) -> bool:
-        """Make this run (availableNow) read at least up to these offsets. Return whether that changes its target."""
+        """Make this run (availableNow) read at least up to these offsets. Return whether this changes where the run ends."""
         if self.target is None or all(end <= self.target.get(partition, 0) for partition, end in ends.items()):
             return False
         self.target = {p: max(self.target.get(p, 0), ends.get(p, 0)) for p in {**self.target, **ends}}
@@ -112,16 +112,16 @@ class Backlog:
         )(ask)
 
     def check_planned(self, before: SourceOffset, end: SourceOffset) -> None:
-        """Before an end that a rewind planned is used, raise if a topic was deleted or re-created.
+        """Raise if a topic was deleted or re-created after a rewind had planned the end offset `end`.
 
-        If data loss is allowed, check nothing: `left_of` then leaves out the lost rows.
+        If data loss is allowed, check nothing, because `left_of` then leaves out the lost rows.
         """
         if self._options.fail_on_data_loss:  # if failOnDataLoss=false, `left_of` leaves out the lost rows
             topics, standing = self._stand(before)
             _refuse_loss(standing, recreated_topics(end.ids, topics.ids), end)
 
     def left_of(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return a replay's ranges, without rows that were lost after the planning.
+        """Return the ranges of a micro-batch that runs again, without rows that were lost since its first planning.
 
         If rows were lost, raise unless data loss is allowed.
         """
@@ -179,9 +179,9 @@ class Backlog:
         return Available(after, ends, first, lost)
 
     def _first_rows(self, first: Positions) -> dict[Partition, Loss]:
-        """Return the losses in partitions that are new to the query: rows that were removed before the query read any.
+        """Return, for partitions that are new to the query, which rows were removed before the query could read them.
 
-        If there are any losses, raise unless data loss is allowed.
+        If there are any, raise unless data loss is allowed.
         """
         lost = {partition: offset for partition, offset in first.items() if offset > 0}
         if lost and self._options.fail_on_data_loss:
@@ -196,7 +196,7 @@ class Backlog:
         return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}
 
     def _stand(self, before: SourceOffset) -> tuple[TopicReader, Standing]:
-        """Return the `TopicReader` that has the topics' ids, and the query's `Standing` in the existing partitions."""
+        """Ask the brokers for the existing partitions. Return the `TopicReader`, and the query's position in each partition."""
         topics = self._topics()
         read_before = {partition.topic for partition in before.topics}
         return topics, self._surely(topics, before, self._options.subscription, read_before | set(before.gone))
@@ -204,7 +204,7 @@ class Backlog:
     def _surely(
         self, topics: TopicReader, at: SourceOffset, subscription: Subscription, may_miss: Collection[str]
     ) -> Standing:
-        """Return a query's `Standing`. A loss counts only if several brokers, asked after a pause, agree."""
+        """Return the query's position in each existing partition. A loss counts only if all asked brokers confirm it."""
 
         def ask_each(names: Sequence[str]) -> Sequence[Mapping[str, TopicView]]:
             self._clock.sleep(self._options.retries.pause_seconds)
@@ -240,7 +240,7 @@ def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], los
 def _up_to(
     target: Mapping[Partition, int], latest: Mapping[Partition, int], begin: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    """Limit the ends `latest` to the target. If a position is already beyond the target, its end is the position.
+    """Limit the ends `latest` to the target. If the query has already read past the target, its position is the end.
 
     Partitions that were created after the target was set are left to the next run.
     """

@@ -1,7 +1,7 @@
 """Errors and warnings about rows that were lost before a query read them. Used on the driver.
 
-`standing` finds such losses when a micro-batch is planned. If rows are removed later, the task that should read them
-handles the loss: `connector.kafka.source.reading.range_loss`.
+The module `standing` finds such losses when a micro-batch is planned. If rows are removed later, the task that should read
+them handles the loss, in `connector.kafka.source.reading.range_loss`.
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
 def narrow(
     ranges: Sequence[OffsetRange], unreadable: Collection[Partition], earliest: Positions, latest: Positions
 ) -> list[OffsetRange]:
-    """Shorten a replay's ranges to the rows that still exist.
+    """Shorten the ranges of a micro-batch that runs again: keep only the rows that still exist.
 
-    If no row of a range exists, the result has an empty range in its place. So the replay has the same tasks in the same
-    order, and each task's rows are compared with the rows that this task committed before.
+    If no row of a range exists, the result has an empty range instead. So the tasks and their order stay the same, and the
+    rows of each task can be compared with the rows that this task committed before.
     """
     narrowed = []
     for whole in ranges:

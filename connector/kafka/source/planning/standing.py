@@ -1,4 +1,4 @@
-"""`Standing`: a query's position in the partitions that exist now, and the rows that it has lost."""
+"""Compares a query's position with the partitions that exist now, and finds the partitions that were lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Standing:
 
 
 def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[str, str]) -> Standing:
-    """Return a query's `Standing`: compare its last end with the existing partitions and topic ids."""
+    """Compare a query's last end offset with the partitions and topic ids that exist now."""
     there = frozenset(partitions)
     recreated = recreated_topics(before.ids, ids)
     known: dict[Partition, int] = {}
@@ -58,7 +58,7 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
 def _set_aside(
     before: SourceOffset, ids: Mapping[str, str], there: Collection[Partition]
 ) -> tuple[dict[Partition, int], dict[str, SetAside]]:
-    """Split the positions that were set aside: those of partitions that exist again, and those that stay set aside.
+    """Split the recorded positions of missing partitions: return those of partitions that exist again, and the remaining ones.
 
     If a topic was created again, with another id, its positions are dropped.
     """
@@ -79,7 +79,7 @@ def _set_aside(
 def resume(
     standing: Standing, earliest: Positions, latest: Positions
 ) -> tuple[dict[Partition, int], dict[Partition, Loss]]:
-    """Return the offset at which reading continues in each partition, and the losses."""
+    """Return, per partition, the offset at which reading continues, and the rows that were lost."""
     positions, lost = dict(standing.known), dict(standing.lost)
     for partition, position in standing.known.items():
         if latest[partition] < position:
@@ -106,10 +106,10 @@ def stand_surely(
     may_miss: Collection[str],
     ask_each: Callable[[Sequence[str]], Sequence[Mapping[str, TopicView]]],
 ) -> Standing:
-    """Return a query's `Standing`. A partition counts as gone or re-created only if every broker that is asked agrees.
+    """Compare a query's last offsets with the existing partitions. A partition counts as lost only if all asked brokers agree.
 
-    The first answer comes from any broker, and its metadata may be old: it may not know a new partition yet, or may still
-    know a deleted topic. If such an answer counted, the query would read the topic again from its first row.
+    The first broker's metadata may be old: this broker may not know a new partition yet, or may still know a deleted topic.
+    If such an answer counted, the query would read the topic again from its first row.
     """
     partitions = topics.partitions(subscription, may_miss)
     standing = stand(at, partitions, topics.ids)

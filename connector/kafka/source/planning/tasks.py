@@ -32,10 +32,10 @@ def divide(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[tuple[Offs
 
 
 def _split(ranges: Sequence[OffsetRange], limits: TaskLimits) -> list[OffsetRange]:
-    """Split ranges that are too long into even parts, and return them in order.
+    """Split ranges that are too long into even parts, and return the parts in order.
 
-    Ranges that are longer than `longest` are split first. If there are still fewer parts than `least`, the parts are split
-    again, in proportion to their lengths.
+    Ranges that are longer than `limits.longest` are split first. If there are still fewer parts than `limits.least`, the
+    parts are split again, in proportion to their lengths.
     """
     parts = list(ranges)
     if limits.longest is not None:

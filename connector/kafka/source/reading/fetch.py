@@ -112,11 +112,11 @@ def fetch(
     A batch can have rows of several ranges.
 
     A range is complete when the consumer's position reaches its end. Under read_committed, the last offsets may be markers
-    or aborted rows, which are never delivered, so the last row does not show the end. The position has reached the end when a
-    row at or after the end arrives, or when the client reports that no more rows can be read now (PARTITION_EOF).
+    or aborted rows, which are never delivered, so the last row does not show the end. The position has reached the end when
+    a row at or after the end arrives, or when the client reports the end of the readable rows (PARTITION_EOF).
 
-    The order of the rows is the same each time, although the client fetches several ranges at once. So two sinks that
-    write the same micro-batch, or one sink that writes it twice, see the same row last for each key.
+    The order of the rows is the same each time, although the client fetches several ranges at the same time. So two sinks
+    that write the same micro-batch, or one sink that writes it twice, see the same row last for each key.
     """
     clock = clock or SystemClock()
     complaints.clear()
@@ -137,7 +137,7 @@ def fetch(
 
 
 class _Batch:
-    """Collects the rows that `fetch` yields together."""
+    """Collects the rows that `fetch` yields as one record batch."""
 
     def __init__(self) -> None:
         self._ask = FIRST_ROWS
@@ -249,14 +249,14 @@ class _Reading:
         return [kept for kept in (item.before(self._wanted.end) for item in taken) if kept is not None]
 
     def _notices_kept(self) -> list[Notice]:
-        """Return the notices about this range that arrived while the task was reading another range."""
+        """Return the client's notices about this range that arrived while the task was reading another range."""
         kept = [notice for notice in self._aside if notice.concerns(self._wanted.partition)]
         for notice in kept:
             self._aside.remove(notice)
         return kept
 
     def _begins_again(self, error: Any) -> bool:
-        """Handle a client's error. Return whether the consumer was restarted. Raise the error if a retry would not help."""
+        """Handle an error of the Kafka client. Return whether the consumer was restarted. If a retry would not help, raise."""
         note_complaint(error)
         if error.name() in _OUT_OF_RANGE:
             if self._position < self._wanted.end:
@@ -307,7 +307,7 @@ class _Reading:
 
 
 def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
-    """Raise if a retry would not help against `error`. After any other error, the client continues by itself."""
+    """Raise if a retry would not help after `error`. After any other error, the client continues by itself."""
     name, reason = error.name(), error.str()
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")

@@ -32,11 +32,11 @@ Array = np.ndarray[Any, Any]
 
 
 class _Client:
-    """One client of librdkafka. It is destroyed when nothing refers to it anymore, after it has freed its messages.
+    """One client of librdkafka. When nothing refers to this object anymore, its messages are freed, and then the client ends.
 
-    The library can't end a client before all of its messages are freed: it would wait forever. In a cycle of objects, Python's
-    collector may finalize the client before the objects that hold its messages. So the client records which messages are not
-    freed yet.
+    The library can't end a client before all messages of the client are freed: the call would wait forever. In a cycle of
+    objects, Python's collector may finalize the client before the objects that hold its messages. So the client records
+    which messages are not freed yet.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ def _complaint(complain: Callable[[KafkaError], None]) -> Any:
 
 
 class _Held:
-    """Keeps librdkafka's messages and their client alive. It frees the messages when nothing refers to it."""
+    """Keeps librdkafka's messages and their client alive. The messages are freed when nothing refers to this object."""
 
     def __init__(self, client: _Client, messages: Array) -> None:
         self._client = client
@@ -352,7 +352,7 @@ class NativeConsumer:
         return taken
 
     def _notices(self) -> list[Records | Notice]:
-        """Return the notices that arrived outside the partitions' queues: errors of the client and of topics."""
+        """Return errors of the client and of topics. They do not arrive in the partitions' queues."""
         messages = self._consume(self._client.queue, NOTICES, 0)
         if not len(messages):
             return []

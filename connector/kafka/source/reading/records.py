@@ -23,7 +23,7 @@ WHOLE_TOPIC: Final = -1
 
 
 class Records(Protocol):
-    """One or more rows, in the order in which they were read: each partition's rows follow one another."""
+    """One or more rows, in the order in which they were read. Rows of the same partition are next to each other."""
 
     @property
     def first(self) -> int:
