@@ -80,9 +80,9 @@ def complete_offsets(
 def _is_there(
     consumer: Consumer, admin: AdminClient | None, name: str, identity: str, ends: dict[int, int], deadline: float
 ) -> bool:
-    """Return whether a topic in the mark still exists, and was not created again under the same name.
+    """Return whether a topic in the mark still exists, and was not deleted and created again.
 
-    With `admin`, the topic ids are compared. Without it, only the topic's length is compared with the offsets in the mark.
+    With `admin`, compare the topic ids. Without it, only check that no partition ends before its offset in the mark.
     """
     left = max(1.0, deadline - time.monotonic())
     if admin is not None:

@@ -1,6 +1,7 @@
-"""Tools for writing sinks: options, findings, deadlines, secrets and durable files. Users find them in `barrier_kafka.sinks`.
+"""Tools for writing sinks: options, results of checks (`Finding`), deadlines, secrets and durable files.
 
-The SQL, Delta and multi sinks of this package use only these names, those of `transactional`, and their own modules.
+Users find them in `barrier_kafka.sinks`. ``2pc-delta``, ``2pc-multi`` and the SQL sinks use only these names, those of
+`transactional`, and their own modules.
 """
 
 from __future__ import annotations

@@ -154,7 +154,10 @@ class Repair(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Void(Fact):
-    """Transactions of a decided checkpoint or a prepared micro-batch were lost, so its rows are written again."""
+    """A decided checkpoint or a prepared micro-batch no longer counts, because its transactions are lost or expire too soon.
+
+    The rows are written again.
+    """
 
     kind = EntryKind.VOID
 
@@ -221,7 +224,7 @@ class Adopt(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class Declined(Fact):
-    """A checkpoint could not be decided. The next checkpoint will contain its micro-batch."""
+    """The checkpoint that micro-batch `batch` closes could not be decided. The micro-batch waits for the next checkpoint."""
 
     kind = EntryKind.DECLINED
 

@@ -21,7 +21,7 @@ KEPT_LIVES = 10_000
 
 
 class Life(NamedTuple):
-    """One life of a query, from a start to its failure. Both times are seconds of the same clock."""
+    """One life of a query, from a start to its failure. Both times are in seconds, on the same clock."""
 
     began: float
     failed: float

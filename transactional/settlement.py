@@ -216,7 +216,8 @@ class Settlement:
         """C9: wait until all rows of a committed checkpoint are visible, publish its mark, and journal `settled`.
 
         Before the mark is published, the open transactions of failed task attempts are aborted. Otherwise, such a
-        transaction could hide rows of the checkpoint, and the mark's end offsets would be too low.
+        transaction could hide rows of the checkpoint, and the mark could not be published. The end offsets in the mark are
+        after all rows of the checkpoint.
         """
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)

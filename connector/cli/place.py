@@ -18,15 +18,16 @@ def find_location(path: str, new: bool = False, first_start: bool = False) -> Ch
     path : str
         The path that the user passed.
     new : bool
-        Accept a location at which no query has run yet. A folder that contains any other files is still refused.
+        Accept a location at which no query has run yet. A folder that has files, but neither Spark's logs nor a journal, is
+        still refused.
     first_start : bool
         Accept a location that does not exist.
 
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or (with `new`) contains files that do not belong
-        to a query.
+        ``LOCATION_NOT_A_FOLDER``: the path is a file, does not exist, or (with `new`) has files, but neither Spark's logs nor
+        a journal.
     """
     location = CheckpointLocation(path)
     if location.is_local:

@@ -126,7 +126,7 @@ class _Trial:
         )
 
     def _expect(self, states: Collection[str]) -> None:
-        """Wait until the brokers have finished ending the transaction, then check that its state is one of `states`.
+        """Wait while the brokers do not know the transaction or are ending it, then check that its state is in `states`.
 
         If the transaction is open, also check that it contains the partition.
         """

@@ -3,9 +3,9 @@
 `recover` does this before a start that can't recover by itself, at the end of a query that was stopped, and for the commands
 ``barrier recover`` and ``barrier stop``. The steps:
 
-1. If a driver of the query is running, or if this process can't find out, raise an error and change nothing. 2. If a
-rewind was started, finish it. 3. Settle decided checkpoints, commit prepared micro-batches, abort transactions that
-were never recorded, and journal
+1. If a driver of the query is running, or if this process can't find out, raise an error and change nothing.
+2. If a rewind was started, finish it.
+3. Settle decided checkpoints, commit prepared micro-batches, abort transactions that were never recorded, and journal
    `stopped` (`transactional.coordinator`, E1 to E4).
 4. If prepared transactions are lost, or Spark's logs no longer match the journal, take the query back to a point from
    which no row is written twice (`transactional.rewind`). The remaining transactions are aborted, and their rows read again.

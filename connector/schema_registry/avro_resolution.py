@@ -241,7 +241,7 @@ def _types_by_name(writer: Any, reader: Any, path: str) -> dict[str, Any]:
 
 
 def _hook(writer: Any, reader: Any, path: str) -> dict[str, Any]:
-    """Return the function that converts or rejects the writer's values for the reader's type; empty if no value can change."""
+    """Return the schema keys that let fastavro convert or reject the writer's values; empty if no value can change."""
     if reader is None:
         return {}
     kind, wanted = _kind(writer), _kind(reader)

@@ -1,4 +1,4 @@
-"""Compute the numbers over time from which the page draws a query's charts."""
+"""Compute the data of a query's charts: time series, and the events of the timeline."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def _rates(whole: Sequence[CheckpointHistory]) -> list[float | None]:
-    """Return the rows per second of each checkpoint since the previous one; None if that is unknown or too close in time."""
+    """Return the rows per second between each checkpoint and the previous one.
+
+    The value is None for the first checkpoint, and if the previous one is too close in time.
+    """
     rates: list[float | None] = [None] if whole else []
     for before, each in pairwise(whole):
         seconds = ((each.committed or 0) - (before.committed or 0)) / 1000

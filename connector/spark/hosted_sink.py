@@ -127,7 +127,7 @@ class HostedSink:
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def is_first(self) -> bool:
-        """Return whether Spark has planned no micro-batch at the location yet."""
+        """Return whether the location's offset log is still empty: Spark has not planned any micro-batch yet."""
         return newest(self.location, "offsets") < 0
 
     def position(self) -> int:

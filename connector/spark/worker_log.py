@@ -1,4 +1,4 @@
-"""The log of the driver's Python workers. Users can't configure this log, so its INFO lines go to the driver's stderr.
+"""The log of the driver's Python workers. The user's program can't configure it, so its INFO lines go to the driver's stderr.
 
 One line reports that a run begins, another that a checkpoint is visible.
 """

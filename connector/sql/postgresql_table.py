@@ -308,7 +308,7 @@ class Postgresql(dialect.Dialect[Column]):
         written: Sequence[Column],
         optional: Collection[str] | None = None,
     ) -> list[str]:
-        """Return the statements that create a staging table, with the constraints of the target that it can check."""
+        """Return the statements that create a staging table, with the target's checks on the columns `written`."""
         nonce, row = OWN_COLUMNS
         columns = [f"{nonce} text NOT NULL, {row} bigint NOT NULL"]
         columns += [self.definition(each, each.name in (optional or ())) for each in written]

@@ -43,7 +43,10 @@ class Assessment:
 
 
 def assess(transaction: OpenOnBrokers, owners: Sequence[Owner], servers: str = "") -> Assessment:
-    """Assess a transaction, using the journals of these queries. The suggested command uses the address `servers`."""
+    """Return a transaction's owner, the verdict on the transaction, and advice, according to the owners' journals.
+
+    `servers` is the bootstrap address in the command that the advice suggests.
+    """
     owner, claim = _owner(transaction, owners)
     if transaction.hangs:
         return _not_open(transaction, owner, claim)

@@ -29,7 +29,6 @@ SEARCHED_IN_KAFKA = 20  # a run has more steps
 RARE = {
     "a create request without an answer counts as failed": 235,
     "planning settles no checkpoint": 470,
-    "a savepoint contains entries that are newer than its checkpoint": 235,
     "a task writes no note about its transaction's files": 560,
     "checkpoint numbers that an accepted table contains are used again": 125,
 }

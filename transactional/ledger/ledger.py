@@ -253,8 +253,8 @@ class Ledger:
     def opened(cls, begun: RestoreBegun, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
         """Return the first ledger of a restored journal.
 
-        If the query itself continues here, `origin` is the `store_record` of the ledger at its original location. `origin` is
-        None for a copy, or if the original journal can't be read.
+        If the restore moves the query (a claim), `origin` is the `store_record` of the ledger at the query's old location.
+        `origin` is None for a copy, or if the old journal can't be read.
         """
         found = cls.from_json(begun.ledger)
         batch = max(found.checkpoints[begun.checkpoint].batches)

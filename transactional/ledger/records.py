@@ -202,7 +202,7 @@ class CheckpointRecord:
 
 @dataclass
 class Declined:
-    """A checkpoint that could not be decided, so its micro-batch waits for the next checkpoint."""
+    """A checkpoint that could not be decided. The micro-batch `batch` waits for the next checkpoint."""
 
     batch: int
     time: int

@@ -177,7 +177,8 @@ def check_schedule(
     replaces : bool
         True if a row replaces the earlier row of its key.
     query : str
-        If several sources follow barriers: the id of this query, which each of them must have in its cut.
+        If several sources follow barriers: the name that each of them must have in its cut. It is the id of this query, or
+        its checkpoint location before the first start.
     previous : Sequence[SourceLine] or None
         The lines of the previous micro-batch. A copy of the query has a new id. A line contains this id only after the
         source's position has changed.
@@ -203,7 +204,10 @@ def check_schedule(
 
 
 def _stop_together(lines: Sequence[SourceLine], previous: Sequence[SourceLine], query: str) -> None:
-    """If several sources follow barriers, check that all name the same query as their own. See `check_schedule`."""
+    """If a source of a query with several sources follows barriers, check that all do, and that all name this query.
+
+    See `check_schedule`.
+    """
     before = by_name(previous)
     queries = [None if line.cut is None else line.cut.get("query", "") for line in lines]
     own = [

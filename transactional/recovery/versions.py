@@ -32,9 +32,9 @@ def check_version(ledger: Ledger, version: int) -> None:
 
 
 def check_origin(ledger: Ledger, origin: str) -> None:
-    """Reject versions of another streaming query, because it uses the same numbers for other rows.
+    """Raise if the recorded versions are batch ids of one streaming query, and this write's version is not (`origin` differs).
 
-    *Called at the commit, because only the tasks know the query.*
+    Another query uses the same batch ids for other rows. *Called at the commit, because only the tasks know the query's id.*
     """
     if ledger.origin not in ("", origin):
         found = origin or "outside of a streaming query"

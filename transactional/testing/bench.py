@@ -33,7 +33,7 @@ _open: list[TwoPhaseCommitSink[Any, Any]] = []
 
 
 def opened(sink: TwoPhaseCommitSink[Any, Any]) -> TwoPhaseCommitSink[Any, Any]:
-    """Return the sink, which is closed at the end of the test."""
+    """Register a sink, so that it is closed at the end of the test, and return it."""
     _open.append(sink)
     return sink
 
@@ -104,7 +104,7 @@ class Bench:
         return TransactionContext(self.query, number, partition, attempt, self.prefix, uuid.uuid4().hex[:16])
 
     def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
-        """Return a `History` of this query, as if read from a journal; The keyword arguments set further fields."""
+        """Return a `History` of this query, as if read from a journal. The keyword arguments set further fields."""
         return History(self.query, position, binding, **{"known": position, **known})
 
     def refuses(self, history: History) -> bool:
@@ -257,7 +257,10 @@ class Bench:
         return {"do": what, "handles": [dict(h) for h in handles], **about}
 
     def die_in_commit(self, process: SinkProcess, line: int | None, *handles: Mapping[str, Any]) -> int | None:
-        """Run a commit in a fork of the process, which is killed before its `line`-th line; see `lines_until_death`."""
+        """Run a commit in a fork of `process`, and kill the fork before it runs the `line`-th line of the sink's code.
+
+        Return how many lines the fork ran, or None if it was killed. See `lines_until_death`.
+        """
         lines: int | None = process.ask(**self.words("die", *handles), line=line)["lines"]
         return lines
 

@@ -38,10 +38,10 @@ class LostAnswers:
         return None
 
     def test_a_lost_answer_neither_loses_nor_doubles_rows(self, sink_options: Mapping[str, str]) -> None:
-        """Each round loses a different answer of the store, to a task or to its commit.
+        """Each round after the first loses a different answer of the store, to a task or to its commit.
 
-        A failed task runs again. If a commit fails, another sink repeats the commit. In the end, each row must be
-        visible exactly once.
+        The first round counts the answers. A failed task runs again. If a commit fails, another sink repeats the commit.
+        After each round, all rows so far must be visible exactly once.
         """
         suite: Any = self
         bench = Bench(suite, sink_options)

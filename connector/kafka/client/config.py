@@ -90,7 +90,7 @@ class ClientConfig:
         return replace(self, settings={**self.settings, key: value})
 
     def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
-        """Return the settings for confluent-kafka. Keyword arguments replace settings; an ``_`` in a name stands for a dot."""
+        """Return the settings for confluent-kafka. Keyword arguments add or replace some; ``_`` in a name means a dot."""
         more = {key.replace("_", "."): value for key, value in extra.items()}
         return {**security.for_librdkafka(self.settings), **more}
 

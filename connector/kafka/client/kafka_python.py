@@ -10,9 +10,9 @@ _importing = threading.Lock()
 def import_kafka() -> None:
     """Import kafka-python as a whole. Call this before you import any of its modules.
 
-    kafka-python's modules import each other in cycles. If two threads start with different modules, each thread can find
-    modules that are only partly imported, and fail with ImportError. Two queries in one driver are such threads, for
-    example. The import takes 0.3 s, so tasks that do not need kafka-python skip it.
+    kafka-python's modules import each other in cycles. If two threads (of two queries in one driver, for example) start with
+    different modules, each thread can find modules that are only partly imported, and fail with ImportError. The import takes
+    0.3 s, so tasks that do not need kafka-python skip it.
     """
     with _importing:
         import kafka  # noqa: F401

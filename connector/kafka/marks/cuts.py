@@ -81,7 +81,10 @@ def newest_cut(
 def cut_behind(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], start: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the first cut (one mark per barrier topic) that passes at least `start[topic]` marks; None if there is none."""
+    """Return the first cut (one mark per barrier topic) that passes at least `start[topic]` marks of each topic.
+
+    Return None if there is no such cut yet.
+    """
     cut = dict(start)
     while True:
         if any(passed > len(ahead[channel]) for channel, passed in cut.items()):
@@ -131,8 +134,8 @@ def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | N
 def by_roundness(numbers: Iterable[int]) -> list[int]:
     """Return barrier numbers, sorted by the highest power of two that divides them, then by size, both descending.
 
-    A lagging query may skip barriers. But if a third query joins the outputs of two queries with the same barriers, these
-    two must sometimes stop at the same barriers. So all queries prefer the same numbers.
+    A lagging query may skip barriers. But if a third query joins the outputs of two queries that follow the same origin,
+    these two must sometimes stop at the same barriers. So all queries prefer the same numbers.
     """
     return sorted(numbers, key=lambda number: (number & -number, number), reverse=True)
 

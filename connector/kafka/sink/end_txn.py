@@ -220,7 +220,7 @@ class TransactionEnder:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def _end_all(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
-        """Commit or abort all transactions, or find out how they already ended. All requests share the deadline."""
+        """Commit or abort all transactions that are still open. Return the state of each. All requests share the deadline."""
         self.admin.limit = deadline
         try:
             return self._settle(transactions, commit, deadline)
@@ -245,9 +245,10 @@ class TransactionEnder:
         return {index: whole for index, whole in wholes.items() if not whole.ongoing}
 
     def send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
-        """Send a commit or abort request for each transaction, without waiting in between. Return each answer or error.
+        """Send a commit or abort request for each transaction. Return each answer or error.
 
-        Below version 5, an abort initializes the id instead, which also fences the producer.
+        EndTxn requests are sent without waiting in between. Below version 5, an abort initializes the transactional ids
+        instead, one after the other. This also fences the producers.
         """
         from kafka.protocol.producer.transaction import EndTxnRequest
 

@@ -127,7 +127,7 @@ def ended_fates(
         transactions, is then enough.
     ask_leaders : bool
         True to ask the leaders which transactions are open. If False, a transaction counts as open until the last stable
-        offset is above the transaction's rows.
+        offset is above the offset of the request.
     """
     ends = _probe(partitions, transactions, together)
     held = {

@@ -313,9 +313,10 @@ class KafkaSink(
         return _began(handles)
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Initialize the transactional id ``<prefix>.run``, which fences older runs. Return its producer id and epoch (`mark`).
+        """Initialize the transactional id ``<prefix>.run``, which fences older runs. Return the new run's mark.
 
-        If `mark` is given, only check that no other program has initialized the id since then.
+        The mark contains the id's producer id and epoch; it is empty with at-least-once. If `mark` is given, only check that no
+        other program has initialized the id since then.
         """
         if not self._settings.exactly_once:
             return {}
@@ -475,7 +476,7 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
 
 
 def _is_marked(run: Description, mark: RunMark, late: int) -> bool:
-    """Return whether ``<prefix>.run`` still has the producer id and epoch that this run got (`mark`).
+    """Return whether the transactional id ``<prefix>.run`` still has the producer id and epoch in `mark`.
 
     The epoch may be up to `late` higher, because delayed requests of the query itself may have raised it.
     """

@@ -58,7 +58,7 @@ default."""
 class KafkaTransaction:
     """An open transaction of one task: its producer, and the ids by which its coordinator knows it.
 
-    With at-least-once, there is no transaction at the brokers, and the ids are empty.
+    With at-least-once, there is no transaction at the brokers: the names are empty, and the producer's id and epoch are -1.
     """
 
     producer: Producer | ArrowProducer | None

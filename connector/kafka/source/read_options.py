@@ -495,7 +495,7 @@ def _check_batch(parsed: ParsedOptions, starting: Bound, ending: Bound) -> None:
 
 
 def _group_id(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> str:
-    """Return the consumer group's name. All runs have the same name; two queries that read the same topics share the group."""
+    """Return the consumer group's name, which is the same in all runs. Queries that read the same topics share the group."""
     named = parsed.passthrough.get(GROUP_ID.key)
     if named is not None:
         if not named.strip():

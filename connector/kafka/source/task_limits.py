@@ -13,7 +13,7 @@ _NAMES: Final = {"least": "minPartitions", "longest": "maxRecordsPerPartition", 
 
 
 LONG: Final = 100_000
-"""The number of offsets from which on reading takes much longer than starting the task.
+"""The number of offsets above which reading takes much longer than starting the task.
 
 By default, ranges are not packed into longer tasks.
 """
@@ -32,7 +32,7 @@ class TaskLimits:
     def with_slots(self, slots: int | None, offsets: int) -> TaskLimits:
         """Return these limits with a default for `most`, if it is not set.
 
-        The default is the number of tasks that can run at the same time, or more if tasks would otherwise be too long.
+        The default is `slots`, or more if tasks would otherwise read more than `LONG` offsets on average.
 
         Parameters
         ----------

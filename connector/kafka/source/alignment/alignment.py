@@ -51,7 +51,10 @@ _log = logging.getLogger(LOG_NAME)
 
 
 class Alignment:
-    """Follows the barrier topics of one query, and decides how far each micro-batch may read. It keeps marks only in memory."""
+    """Follows the barrier topics of one query, and decides how far each micro-batch may read.
+
+    The marks are only in memory. If they are lost, they are read again, starting at the marks in the query's offsets.
+    """
 
     def __init__(
         self,

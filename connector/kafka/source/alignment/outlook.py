@@ -95,7 +95,10 @@ class Outlook:
         return next_cut(self.at, self.ahead, self.least()) is not None
 
     def newest(self) -> dict[str, int] | None:
-        """Return the newest cut (one mark per barrier topic) that the query can reach now; None if there is none."""
+        """Return the newest cut (one mark per barrier topic) at or after the query's position that the query can reach now.
+
+        Return None if there is none.
+        """
         most = {name: marks_within(marks, self.of(name, self.visible)) for name, marks in self.ahead.items()}
         cut, least = newest_cut(self.at, self.ahead, most), self.least()
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None

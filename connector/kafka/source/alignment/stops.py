@@ -69,9 +69,10 @@ def choose(outlook: Outlook) -> dict[str, int] | None:
 
 
 def _together_rounded(outlook: Outlook, cut: Mapping[str, int], window: int) -> dict[str, int] | None:
-    """Return a cut with the same barrier in all barrier topics, among the next `window` marks of each; None if there is none.
+    """Return a cut among the next `window` marks of each barrier topic; None if there is none.
 
-    A cut has one mark per barrier topic. Prefer barrier numbers in the order of `by_roundness`.
+    A cut has one mark per barrier topic. All topics that have barriers of the chosen origin get the same barrier of this
+    origin. Prefer barrier numbers in the order of `by_roundness`.
     """
     lineages = dict(zip(cut, outlook.lineages(cut), strict=True))
     queries = {name: channel.newest.query for name, channel in outlook.channels.items() if channel.newest is not None}
