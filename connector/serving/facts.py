@@ -24,6 +24,7 @@ from connector.transactions.in_journals import Owner, owners_of
 from connector.transactions.on_brokers import ClusterView
 from connector.transactions.waiting import waiting_groups
 from connector.views.queries import QueryState, processes_alive, state_of
+from transactional.barrier import BarrierKind
 from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
@@ -46,8 +47,15 @@ class QueryFacts:
     doing: bool | None = None
     # The offsets of the query's ``barrier-kafka`` sources at the end of the last settled micro-batch; empty if unknown.
     sources: Sequence[SourceOffset] = ()
+    # Whether the driver ended after the final checkpoint of its run, as with ``availableNow`` and ``once``.
+    finished: bool = False
     problem: str = ""  # The reason why the location can't be read; empty if the location was read.
     looked: float = 0.0  # The time of the read, in seconds since 1970; 0 before the first read.
+
+    @property
+    def word(self) -> str:
+        """The query's state as the page shows it."""
+        return "ended after final checkpoint" if self.finished else self.state.value
 
     @property
     def news(self) -> tuple[Any, ...]:
@@ -93,8 +101,11 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
             return QueryFacts(path, sentence="There is no journal: no sink of barrier-kafka has run here.", looked=now)
         alive, doing = processes_alive(ledger)
         state, sentence = state_of(ledger, alive)
-        sources = _settled_sources(location, ledger)
-        return QueryFacts(path, ledger, state, sentence, alive, doing, sources, looked=now)
+        sources, is_final = _settled_sources(location, ledger)
+        finished = is_final and state is QueryState.GONE and _ends_settled(ledger)
+        if finished:
+            sentence = "The newest run ended after its final checkpoint; no transaction is open."
+        return QueryFacts(path, ledger, state, sentence, alive, doing, sources, finished, looked=now)
     except (TwoPhaseCommitError, OSError) as problem:
         return QueryFacts(path, problem=f"The location can't be read: {problem}", looked=now)
     except Exception as problem:
@@ -104,13 +115,26 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
         )
 
 
-def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> list[SourceOffset]:
-    """Return the sources' offsets after the last settled micro-batch; none if the offset file is missing or can't be read."""
+def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> tuple[list[SourceOffset], bool]:
+    """Return the sources' offsets after the last settled micro-batch, and whether each source made its final barrier there.
+
+    If the offset file is missing or can't be read, return no offsets, and False.
+    """
     try:
         lines = source_lines(location, ledger.settled)
-        return [SourceOffset.from_json(json.loads(line.text)) for line in lines if line.offset is not None]
+        barriers = [line.barrier if line.ends_with_barrier else None for line in lines]
+        is_final = bool(lines) and all(at is not None and at.kind is BarrierKind.FINAL for at in barriers)
+        return [SourceOffset.from_json(json.loads(line.text)) for line in lines if line.offset is not None], is_final
     except (TwoPhaseCommitError, OSError, ValueError, KeyError, TypeError):
-        return []
+        return [], False
+
+
+def _ends_settled(ledger: Ledger) -> bool:
+    """Return whether the newest run completed a checkpoint, has not failed since, and left nothing open."""
+    run, last = ledger.newest_run, ledger.completed
+    if run is None or last is None or run.ended or ledger.undecided() or ledger.unsettled() or ledger.voided:
+        return False
+    return last.id > run.token
 
 
 def look_at_clusters(

@@ -11,6 +11,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from integration.served import Served
 from tests.connector.cli_place import CliPlace, dead_process
 from tests.connector.test_transactions import DECIDED, STOP, owner, transaction
 from tests.transactional.bodies import restore_begun
+from transactional.barrier import BarrierKind, CheckpointBarrier
 from transactional.entry import EntryKind
 from transactional.errors import OptionError
 from transactional.journal import Journal
@@ -205,6 +207,59 @@ def test_a_failed_query_whose_driver_is_gone_is_called_so(tmp_path: Path, serve:
     place.append(EntryKind.ABORTED, {"run": 1, "batch": 1})
     served = serve(str(place))
     assert "Run 1 has ended (aborted), and the driver" in served.ask("queries/0").text
+    assert served.metrics()["barrier_query_state", "gone"] == 1
+
+
+def source_line(kind: str) -> str:
+    """Return a source's line of ``offsets/N``; `kind` is of the barrier at its end, or ``other`` for another source."""
+    place = Partition("orders", 0)
+    offset = SourceOffset(topics={place: 7}, start={place: 0}, ids={"orders": "x"})
+    if kind == "other":
+        return '{"logOffset":3}'
+    return json.dumps(replace(offset, barrier=CheckpointBarrier(1, BarrierKind(kind), 1_000)).to_json())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "after", "word"),
+    [
+        (["final"], "", "ended after final checkpoint"),
+        (["final", "final"], "", "ended after final checkpoint"),
+        (["checkpoint"], "", "driver gone"),
+        (["final", "checkpoint"], "", "driver gone"),
+        (["final", "other"], "", "driver gone"),
+        (["final"], "run", "driver gone"),
+        (["final"], "prepared", "driver gone"),
+        (["final"], "aborted", "driver gone"),
+    ],
+)
+def test_a_query_that_ended_after_its_final_checkpoint_is_not_called_gone(
+    tmp_path: Path, kinds: list[str], after: str, word: str
+) -> None:
+    place = CliPlace(tmp_path)
+    run = place.run(process=dict(dead_process()))
+    place.decided(0)
+    (place.path / "offsets" / "0").write_text("\n".join(["v1", "{}", *map(source_line, kinds)]))
+    if after == "run":
+        place.run(process=dict(dead_process()))
+    elif after == "prepared":
+        place.prepared(1)
+    elif after == "aborted":
+        place.append(EntryKind.ABORTED, {"run": run, "batch": 1})
+    found = looked(place)
+    assert (found.state, found.word) == (QueryState.GONE, word)
+    assert ("after its final checkpoint" in found.sentence) == (word != "driver gone")
+
+
+def test_the_page_shows_that_a_query_ended_after_its_final_checkpoint(tmp_path: Path, serve: Serve) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=dict(dead_process()))
+    place.decided(0)
+    (place.path / "offsets" / "0").write_text(f"v1\n{{}}\n{source_line('final')}")
+    served = serve(str(place))
+    for page in ("", "queries/0"):
+        text = served.ask(page).text
+        assert "ended after final checkpoint" in text
+        assert "driver gone" not in text
     assert served.metrics()["barrier_query_state", "gone"] == 1
 
 
