@@ -37,7 +37,7 @@ def inject(
 ) -> None:
     """To align queries on another program's topic: write marks for TOPIC into a barrier topic.
 
-    Use the command for a topic that no query of barrier-kafka writes to. It writes a mark every --interval seconds, until it
+    Use the command for a topic that no barrier-kafka query writes to. It writes a mark every --interval seconds, until it
     gets SIGTERM or Ctrl-C. A mark records where TOPIC ends, so that all readers of TOPIC can stop at the same offsets. If you
     start a second injector for a barrier topic, it fences the first one, and continues after the newest mark.
     """

@@ -45,14 +45,14 @@ _SCHEMA_FILE = re.compile(rb'"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/(?:[^"\\]|\\.)*/stat
 
 
 class Restore:
-    """The restore of one savepoint at a new location. The constructor checks the request (N1), `run` does N2 to N5.
+    """The restore of one savepoint at a new location. The constructor checks the request (N1); `run` does N2 to N5.
 
     Parameters
     ----------
     saved : str
         The savepoint's folder.
     location : CheckpointLocation
-        The new location. It must be empty, or contain an interrupted run of the same restore.
+        The new location. It must be empty, or contain an interrupted attempt at the same restore.
     claim : bool
         True if the query itself continues at the new location. False if the new location is a copy with its own identity.
     force : bool
@@ -65,7 +65,7 @@ class Restore:
     savepoint : Savepoint or None
         The savepoint; None if it can't be read and is no longer needed.
     is_open : bool
-        True if the restore was finished before, so that nothing is left to do.
+        True if this restore is already finished, so that nothing is left to do.
     lost : LocationError or None
         The reason why it is unknown which rows were committed after the savepoint; None if this is known. With `force`, the
         restore continues anyway.

@@ -73,7 +73,7 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def _must_have_text(column: pa.Array, name: str) -> None:
-    """Reject years outside 1 to 9999, which CSV text would change. Reject text that is not UTF-8 or contains NUL."""
+    """Reject dates that CSV can't represent (years outside 1 to 9999), and text that is not UTF-8 or contains NUL."""
     kind = column.type
     while is_array(kind):
         column = column.flatten()

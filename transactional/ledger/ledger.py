@@ -216,7 +216,7 @@ class Ledger:
             self.stamps[route] = max(self.stamps.get(route, 0), stamp)
 
     def newest_at(self, run: RunRecord, route: str = "") -> int:
-        """Return the newest checkpoint with rows that was committed to a run's store, under any prefix.
+        """Return the id of the newest checkpoint that has rows and was committed to the store of `run`, under any prefix.
 
         Return 0 if there is none, or if an operator has since accepted the store as it is.
         """

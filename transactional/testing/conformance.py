@@ -341,7 +341,10 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
     # -- an older copy of the location ------------------------------------------------------------------------------
 
     def test_a_commit_that_the_journal_does_not_know_is_found(self, sink_options: Mapping[str, str]) -> None:
-        """A sink that keeps ids or evidence detects an older copy of the location, which would duplicate rows."""
+        """A store that keeps checkpoint ids or other evidence of commits shows that the location is an older copy.
+
+        A query that continued from such a copy would duplicate rows.
+        """
         name = Options(sink_options).get("transactionalIdPrefix", str(uuid.uuid4()))
         bench = Bench(self, sink_options, name, name)  # if the user sets no prefix, the query id is the prefix
         sink = bench.sink()

@@ -72,7 +72,7 @@ def listed(partitions: Sequence[Partition]) -> str:
 
 
 def lineage_namespace(servers: str) -> str:
-    """Return a cluster's OpenLineage namespace, with the first broker's address in `servers` (``host:port,...``)."""
+    """Return a cluster's OpenLineage namespace, which contains the first address in `servers` (``host:port,...``)."""
     return f"kafka://{servers.partition(',')[0].strip()}"
 
 
