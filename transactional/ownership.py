@@ -10,7 +10,7 @@ from typing import Any
 
 from transactional.entries import RestoreBegun
 from transactional.errors import FencedError, LocationError, ProtocolError, SupersededError
-from transactional.ledger import Ledger, Moved, RunRecord
+from transactional.ledger import Ledger, Moved, PartRecord, RunRecord
 
 Judge = Callable[[Ledger], None]
 """A function that raises an error if the ledger forbids an entry."""
@@ -189,6 +189,24 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
         if taken:
             reason = f"checkpoint {checkpoint} was settled, repaired or voided in the meantime"
             raise _concurrent(reason, checkpoint=checkpoint)
+
+    return judge
+
+
+def may_finish(token: int, checkpoint: int, committed: Sequence[PartRecord]) -> Judge:
+    """C9: return a check that the run is the newest, the checkpoint is unsettled, and all its rows are committed.
+
+    `committed` are the checkpoint's parts, as the process had them when it committed their newest handles. No part may have
+    been judged lost or have got another handle since then, because then another process is repairing the checkpoint.
+    """
+    settle = may_settle(token, checkpoint)
+    handles = {(part.batch, part.key): len(part.handles) for part in committed}
+
+    def judge(ledger: Ledger) -> None:
+        settle(ledger)
+        found = ledger.parts_of(ledger.checkpoints[checkpoint])
+        if any(part.lost for part in found) or {(part.batch, part.key): len(part.handles) for part in found} != handles:
+            raise _concurrent(f"another process is repairing checkpoint {checkpoint}", checkpoint=checkpoint)
 
     return judge
 

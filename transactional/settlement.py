@@ -22,7 +22,7 @@ from transactional.errors import (
 from transactional.history import must_hold, must_know
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
-from transactional.ownership import Judge, may_settle
+from transactional.ownership import Judge, may_finish, may_settle
 from transactional.recovery import (
     Judgement,
     check_rows,
@@ -136,9 +136,8 @@ class Settlement:
     ) -> list[dict[str, Any]] | None:
         """Abort all lost transactions, and the prepared ones that are not in `kept`.
 
-        Return a verdict on each part that is not in `kept`. A successful abort proves that the transaction was not
-        committed. Return None if an abort finds that a transaction was committed. In that case, the caller has to check
-        the states of all parts again.
+        Return a verdict on each part that is not in `kept`. A successful abort proves that the transaction was not committed.
+        Return None if an abort finds that a transaction was committed. The caller then has to check all states again.
         """
         keep = {id(part) for part in kept}
         judged = [(part, state) for part, state in states if id(part) not in keep]
@@ -215,11 +214,13 @@ class Settlement:
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
         """C9: wait until all rows of a committed checkpoint are visible, publish its mark, and journal `settled`.
 
-        Before the mark is published, the open transactions of failed task attempts are aborted. Otherwise, such a
-        transaction could hide rows of the checkpoint, and the mark could not be published. The end offsets in the mark are
-        after all rows of the checkpoint.
+        Before the mark is published, the open transactions of failed task attempts are aborted, because such a transaction
+        could hide rows of the checkpoint. The end offsets in the mark are after all rows of the checkpoint.
         """
-        parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
+        ledger = self._journal.ledger
+        judge = may_finish(token, checkpoint.id, ledger.parts_of(checkpoint))
+        judge(ledger)
+        parts = [part for part in ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]
         repaired: Sequence[Mapping[str, Any]] = ()
@@ -227,7 +228,6 @@ class Settlement:
             repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)]
         if checkpoint.marked and isinstance(self._sink, MarksCheckpoints) and self._sink.publishesMarks:
             # An open transaction of a retried task's first attempt would hide rows of the checkpoint, so sweep it first.
-            ledger, judge = self._journal.ledger, may_settle(token, checkpoint.id)
             self._sink.sweep(ledger.known_handles(), ledger.cutoff(self._query_id, token))
             self._sink.publishMark(self._mark(checkpoint), committed, lambda: judge(self._journal.load()))
         faults.reach("mark.published")
@@ -242,7 +242,7 @@ class Settlement:
                 repaired,
             )
         fact = entries.Settled(checkpoint=checkpoint.id, run=token, output=output, repaired=repaired or (), **stamps)
-        self._journal.append(fact, may_settle(token, checkpoint.id))
+        self._journal.append(fact, judge)
         settled = self._journal.ledger.checkpoints.get(checkpoint.id, checkpoint)
         log.info(
             "checkpoint %d: %d rows up to micro-batch %d are visible, %d ms after its decision",
@@ -290,8 +290,7 @@ class Settlement:
         """C5: check that the store matches the journal, and that every handle is prepared and not about to expire.
 
         `behind` lists the micro-batches that Spark has committed: the first ``len(behind)`` handles belong to them, in the
-        same order. Before this method raises one of the errors below, it loads the journal again and
-        calls `judge` with the ledger.
+        same order. Before this method raises one of these errors, it loads the journal and calls `judge` with the ledger.
 
         Raises
         ------

@@ -15,7 +15,7 @@ from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.topics import Partition, short_id
 from connector.kafka.source.offsets import SourceOffset
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import source_lines
+from connector.location.offset_log import newest, source_lines
 from connector.spark.first_start import has_begun
 from connector.spark.recorded_sink import fitting
 from connector.transactions.assessment import Assessment
@@ -102,7 +102,7 @@ def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
         alive, doing = processes_alive(ledger)
         state, sentence = state_of(ledger, alive)
         sources, is_final = _settled_sources(location, ledger)
-        finished = is_final and state is QueryState.GONE and _ends_settled(ledger)
+        finished = is_final and state is QueryState.GONE and _ends_settled(location, ledger)
         if finished:
             sentence = "The newest run ended after its final checkpoint; no transaction is open."
         return QueryFacts(path, ledger, state, sentence, alive, doing, sources, finished, looked=now)
@@ -129,12 +129,12 @@ def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> tuple[list
         return [], False
 
 
-def _ends_settled(ledger: Ledger) -> bool:
-    """Return whether the newest run completed a checkpoint, has not failed since, and left nothing open."""
+def _ends_settled(location: CheckpointLocation, ledger: Ledger) -> bool:
+    """Return whether the newest run completed a checkpoint, and no later micro-batch was planned and no failure recorded."""
     run, last = ledger.newest_run, ledger.completed
     if run is None or last is None or run.ended or ledger.undecided() or ledger.unsettled() or ledger.voided:
         return False
-    return last.id > run.token
+    return last.id > run.token and newest(location, "offsets") == newest(location, "commits") == ledger.settled
 
 
 def look_at_clusters(

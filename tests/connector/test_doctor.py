@@ -63,9 +63,9 @@ def test_an_error_becomes_a_finding_of_its_check(condition: str, check: str) -> 
         ({0: (3, 3), 1: (3, 3)}, 2, Level.GOOD, "3 replicas"),
         ({0: (3, 3), 1: (3, 1)}, 2, Level.PROBLEM, "partitions [1] accept no rows"),
         ({0: (3, 2)}, 5, Level.PROBLEM, "accept no rows"),
-        ({0: (3, 3)}, 5, Level.WARNING, "Before Kafka 3.7, the topic accepts no rows at all"),
+        ({0: (3, 3)}, 5, Level.WARNING, "With min.insync.replicas=5, brokers before Kafka 3.7 accept no rows at all"),
         ({0: (3, 3)}, 3, Level.WARNING, "if one broker is down, the query stops."),
-        ({0: (1, 1)}, 2, Level.WARNING, "one replica"),
+        ({0: (1, 1)}, 2, Level.WARNING, "lost for good. With min.insync.replicas=2, brokers before Kafka 3.7 accept"),
         ({0: (3, 3)}, 1, Level.WARNING, "even if only one replica has them"),
     ],
 )

@@ -399,39 +399,6 @@ def test_a_declined_micro_batch_that_was_prepared_before_is_not_prepared_again(w
     assert world.book.kinds.count(EntryKind.PREPARED) == 2
 
 
-@pytest.mark.parametrize("replayed", [False, True])
-def test_a_decision_that_arrives_late_while_the_checkpoint_is_declined_counts_as_decided(
-    world: World, monkeypatch: pytest.MonkeyPatch, replayed: bool
-) -> None:
-    execution = piled_up(world, 1)
-    if replayed:
-        world.armed = Interference("declined.prepared", "die")
-        declined(world, execution)
-        execution = world.start()
-        world.plan(execution)
-        world.tasks(execution)
-    else:
-        to_commit(world, execution)
-    store, create = world.store, world.store.create
-
-    def late(name: str, data: bytes) -> bool:
-        """The first create of the decision arrives just before the create that follows it; meanwhile the hook fails."""
-        if json.loads(data)["kind"] == EntryKind.DECIDED and not store.late:
-            world.hook_fails_until = world.clock.now() + 60
-            store.late.append((name, data))
-            raise OSError("timed out")
-        if store.late and store.late[0][0] not in store.files:
-            store.wake(*store.late[0])
-        return create(name, data)
-
-    monkeypatch.setattr(store, "create", late)
-    world.commit(execution)
-    world.done(execution)
-    assert (execution.errors, store.files[store.late[0][0]]) == ([], store.late[0][1])
-    assert world.book.kinds[-2:] == [EntryKind.DECIDED, EntryKind.SETTLED]
-    assert visible(world) == list(range(world.read))
-
-
 def test_so_many_in_a_row_as_are_tolerable_then_commit_raises_and_the_query_goes_on_where_it_was(world: World) -> None:
     execution = piled_up(world, 0)
     for _ in range(2):

@@ -106,6 +106,9 @@ def check_replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: i
     # If min.insync.replicas exceeds the number of replicas, brokers use that number instead (since Kafka 3.7).
     offline = [number for number, (count, in_sync) in replicas.items() if in_sync < min(least, count)]
     fewest = min((count for count, _ in replicas.values()), default=0)
+    older = (
+        f" With min.insync.replicas={least}, brokers before Kafka 3.7 accept no rows at all." if least > fewest else ""
+    )
     if offline:
         yield problem(
             "replication",
@@ -115,7 +118,7 @@ def check_replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: i
     elif fewest == 1:
         yield warning(
             "replication",
-            f"{topic} has one replica: if its broker loses its disk, committed rows are lost for good.",
+            f"{topic} has one replica: if its broker loses its disk, committed rows are lost for good.{older}",
             "Use three replicas and min.insync.replicas=2.",
         )
     elif least == 1:
@@ -125,7 +128,6 @@ def check_replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: i
             "Set min.insync.replicas=2.",
         )
     elif least >= fewest:
-        older = " Before Kafka 3.7, the topic accepts no rows at all." if least > fewest else ""
         yield warning(
             "replication",
             f"{topic} has {fewest} replicas, and min.insync.replicas={least}: if one broker is down, the query stops.{older}",
