@@ -149,7 +149,8 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
         own(ledger)
         taken = (batch in ledger.batches) is not prepared or covers != [record.batch for record in ledger.undecided()]
         follows = ledger.accounted == (batch if prepared else batch - 1) or (gaps and ledger.accounted < batch)
-        if taken or not follows or ledger.unsettled():
+        overtakes = gaps and bool(ledger.voided) and batch not in ledger.voided  # the lost version has to come first
+        if taken or not follows or overtakes or ledger.unsettled():
             prepared_now = [record.batch for record in ledger.undecided()]
             raise _concurrent(
                 f"micro-batch {batch} can't be recorded: the journal ends at micro-batch {ledger.accounted}, and the prepared "
@@ -207,6 +208,35 @@ def may_finish(token: int, checkpoint: int, committed: Sequence[PartRecord]) -> 
         found = ledger.parts_of(ledger.checkpoints[checkpoint])
         if any(part.lost for part in found) or {(part.batch, part.key): len(part.handles) for part in found} != handles:
             raise _concurrent(f"another process is repairing checkpoint {checkpoint}", checkpoint=checkpoint)
+
+    return judge
+
+
+def may_void_checkpoint(token: int, checkpoint: int, judged: Sequence[PartRecord]) -> Judge:
+    """P5: return a check that the checkpoint is unsettled, and that all its parts are as the process has judged them."""
+    settle = may_settle(token, checkpoint)
+    before = {(part.batch, part.key): len(part.handles) for part in judged}
+
+    def judge(ledger: Ledger) -> None:
+        settle(ledger)
+        found = ledger.parts_of(ledger.checkpoints[checkpoint])
+        # A part that was open may be lost now: this process has aborted all open parts.
+        if any(part.committed or len(part.handles) != before[part.batch, part.key] for part in found):
+            raise _concurrent(
+                f"checkpoint {checkpoint} was repaired or resolved in the meantime", checkpoint=checkpoint
+            )
+
+    return judge
+
+
+def may_restore(token: int, checkpoint: int | None) -> Judge:
+    """P8: return a check that the run's hooks are not restored yet, and that `checkpoint` is the newest decided one."""
+    own = must_own(token)
+
+    def judge(ledger: Ledger) -> None:
+        own(ledger)
+        if ledger.runs[token].restored is not None or max(ledger.checkpoints, default=None) != checkpoint:
+            raise _concurrent(f"the hooks of run {token} were restored in the meantime")
 
     return judge
 

@@ -22,7 +22,7 @@ from transactional.errors import (
 from transactional.history import must_hold, must_know
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
-from transactional.ownership import Judge, may_finish, may_settle
+from transactional.ownership import Judge, may_finish, may_settle, may_void_checkpoint
 from transactional.recovery import (
     Judgement,
     check_rows,
@@ -114,7 +114,8 @@ class Settlement:
         if verdicts is None:
             return False
         if void:
-            self._journal.append(entries.Void(checkpoint=identifier, run=token, evidence=verdicts), judge)
+            unchanged = may_void_checkpoint(token, identifier, ledger.parts_of(checkpoint))
+            self._journal.append(entries.Void(checkpoint=identifier, run=token, evidence=verdicts), unchanged)
             log.warning("checkpoint %d is void: its transactions were lost, so its rows are written again", identifier)
             return True
         if verdicts:
@@ -154,12 +155,11 @@ class Settlement:
         self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
 
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
-        """C8: commit the handles of these parts. Return False if some parts are lost.
+        """C8: commit the handles of these parts. Return False if some parts are lost (the caller then checks all parts).
 
-        If parts are lost, the caller has to check the states of all parts. The micro-batches are committed one after
-        the other: the handles of the next one are sent when all handles of the previous one are committed. Within a
-        micro-batch, tasks have different keys, so the order does not matter. If `recovering` is true, first compare the
-        store with the journal; otherwise C5 has just done that.
+        The micro-batches are committed one after the other: the handles of the next one are sent when all handles of the
+        previous one are committed. Within a micro-batch, tasks have different keys, so the order does not matter. If
+        `recovering` is true, first compare the store with the journal; otherwise C5 has just done that.
         """
         decided = self._decided(checkpoint)
         if parts and recovering:

@@ -120,6 +120,17 @@ def test_a_crash_before_it_is_journalled_repeats_the_restoring(monkeypatch: pyte
     assert hook.restored == [(None, None), (newest, b"1"), (newest, b"1")]
 
 
+def test_an_outdated_planning_gives_no_hook_its_old_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = Outside(NO_OPTIONS)
+    world = world_of(monkeypatch, hook)
+    world.run(world.start())
+    outdated = world.start()
+    world.armed = Interference("recovery.swept", "again", 0, 2)  # meanwhile, the driver starts the query again
+    world.run(outdated)
+    assert [checkpoint for checkpoint, _ in hook.restored] == [None, min(world.book.decisions)]
+    assert world.run(world.executions[-1])
+
+
 def test_the_state_of_a_hook_that_is_not_named_any_more_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

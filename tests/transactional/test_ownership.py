@@ -10,14 +10,17 @@ from tests.transactional.bodies import run_body, settled
 from tests.transactional.test_ledger import batch, fold
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, ProtocolError
-from transactional.ledger import Ledger
+from transactional.ledger import Ledger, PartRecord
 from transactional.ownership import (
     Judge,
     may_abort,
+    may_finish,
     may_record,
+    may_restore,
     may_settle,
     may_stop,
     may_void,
+    may_void_checkpoint,
     must_own,
 )
 
@@ -203,3 +206,30 @@ def test_a_run_stops_with_nothing_open() -> None:
     refuses(may_stop(1), "CONCURRENT_COMMIT", RUN, prepared(0, 1))
     refuses(may_stop(1), "CONCURRENT_COMMIT", RUN, decided(0, 1))
     may_stop(1)(fold(RUN, decided(0, 1), verdict(LOST)))  # what is left is lost: the next run writes it
+
+
+# -- a checkpoint as a whole -------------------------------------------------------------------------------------------
+
+
+def parts_of(ledger: Ledger) -> list[PartRecord]:
+    return ledger.parts_of(ledger.checkpoints[2])
+
+
+def test_a_checkpoint_is_settled_only_with_the_handles_that_were_committed() -> None:
+    begun = (RUN, decided(0, 7))
+    judge = may_finish(1, 2, parts_of(fold(*begun)))
+    refuses(judge, "CONCURRENT_COMMIT", *begun, verdict(LOST))
+    with pytest.raises(FencedError, match="repairing checkpoint 2"):
+        judge(fold(*begun, verdict(LOST), repaired(8)))
+
+
+def test_a_checkpoint_is_void_only_as_it_was_judged() -> None:
+    begun = (RUN, decided(0, 7))
+    judge = may_void_checkpoint(1, 2, parts_of(fold(*begun)))
+    refuses(judge, "CONCURRENT_COMMIT", *begun, verdict(LOST), repaired(8))
+    refuses(judge, "CONCURRENT_COMMIT", *begun, verdict(COMMITTED))
+
+
+def test_hooks_get_the_state_of_the_newest_decision_once_in_a_run() -> None:
+    refuses(may_restore(1, None), "CONCURRENT_COMMIT", RUN, decided(0, 7))
+    refuses(may_restore(1, None), "CONCURRENT_COMMIT", RUN, (EntryKind.RESTORED, {"run": 1, "checkpoint": None}))

@@ -13,7 +13,7 @@ import pytest
 from connector.cli import main
 from connector.location.location import CheckpointLocation
 from tests.transactional.bodies import fact_of, lines
-from transactional import comparison
+from transactional import comparison, faults
 from transactional.capabilities import WritesTopics
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
@@ -26,6 +26,7 @@ from transactional.errors import (
     PutBackError,
     ReplayMismatchError,
     RetriableError,
+    TwoPhaseCommitError,
 )
 from transactional.history import History
 from transactional.journal import Journal, MemoryJournalStore
@@ -117,6 +118,41 @@ def test_the_same_rows_in_another_order_and_over_another_number_of_tasks_are_the
     writes.save(7, [[1, 2], [3], []])
     writes.save(7, [[3, 1, 2]])
     assert writes.rows() == [1, 2, 3]
+
+
+def test_a_version_that_was_never_written_is_refused_however_wide_the_gaps_are() -> None:
+    writes = Writes()
+    for version in (20261229, 20261231, 20270101):  # dates; the write of 20261230 has failed
+        writes.save(version, [[version]])
+    with pytest.raises(TwoPhaseCommitError, match="VERSION_TOO_LOW"):
+        writes.save(20261230, [[20261230]])
+    with pytest.raises(ReplayMismatchError, match="VERSION_HAS_OTHER_ROWS"):
+        writes.save(20261231, [[1]])
+    assert writes.rows() == [20261229, 20261231, 20270101]
+
+
+@pytest.mark.parametrize("later", [6, 1000])
+def test_no_version_overtakes_a_lost_one_even_if_it_was_planned_before_the_loss(
+    monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    writes = Writes()
+    writes.save(4, [[4]])
+    first, second = writes.plan(5), writes.plan(later)
+
+    def lose(point: str) -> None:
+        for number in writes.transactions.unfinished() if point == "decision.written" else ():
+            writes.transactions.expire(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", lose)
+        with pytest.raises(RetriableError, match="LOST_AFTER_DECISION"):
+            writes.commit(writes.tasks(first, [[5]]), 5)
+    again = writes.plan(5)  # voids the lost version
+    with pytest.raises(FencedError, match="CONCURRENT_COMMIT"):
+        writes.commit(writes.tasks(second, [[later]]), later)
+    writes.commit(writes.tasks(again, [[5]]), 5)
+    writes.save(later, [[later]])
+    assert writes.rows() == [4, 5, later]
 
 
 @pytest.mark.parametrize("frame", [[[1, 2]], [[1, 2, 3, 4]], [[1, 2, 4]], [[1, 2, 2]]])

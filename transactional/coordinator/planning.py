@@ -10,7 +10,7 @@ from transactional.checkpoint import ClosingReason, Mode, TaskPlan
 from transactional.coordinator.session import Session
 from transactional.errors import AmbiguousOutcomeError, QueryStoppedError, RewindRequiredError
 from transactional.ledger import RunRecord
-from transactional.ownership import may_keep, may_record, may_stop, may_void, must_own
+from transactional.ownership import may_keep, may_record, may_restore, may_stop, may_void
 from transactional.recovery import check_account, check_schedule, judge_prepared, unrecorded_repartitions
 from transactional.recovery.versions import lost_version
 
@@ -140,6 +140,8 @@ class Planning:
         checkpoints = self._journal.ledger.checkpoints
         newest = max(checkpoints, default=None)
         states = checkpoints[newest].hooks if newest is not None else {}
+        judge = may_restore(token, newest)
+        judge(self._journal.load())  # an outdated process must not reset the external systems
         for orphan in hooks.restore(self._session.settings.hooks, newest, states):
             log.warning(
                 "checkpoint %s holds the state of the hook %s, but checkpointHooks does not name this hook: later checkpoints "
@@ -148,4 +150,4 @@ class Planning:
                 orphan,
             )
         faults.reach("hooks.restored")
-        self._journal.append(entries.Restored(run=token, checkpoint=newest), must_own(token))
+        self._journal.append(entries.Restored(run=token, checkpoint=newest), judge)

@@ -354,7 +354,7 @@ def _adopt(ledger: Ledger, entry: Entry, fact: entries.Adopt) -> None:
 
 def _trim(ledger: Ledger) -> None:
     """Drop the records of old micro-batches and checkpoints that no recovery needs anymore."""
-    keep = max(ledger.batches) - KEPT_BATCHES
+    keep = max(sorted(ledger.batches)[:-KEPT_BATCHES], default=-1)  # by count: the versions of batch writes have gaps
     if ledger.replay is not None:  # micro-batches from there on run again
         keep = min(keep, ledger.replay - 2)
     for number in [n for n, b in ledger.batches.items() if n <= keep]:
