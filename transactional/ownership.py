@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from transactional.checkpoint import PartKey
 from transactional.entries import RestoreBegun
 from transactional.errors import FencedError, LocationError, ProtocolError, SupersededError
 from transactional.ledger import Ledger, Moved, PartRecord, RunRecord
@@ -194,6 +195,11 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
     return judge
 
 
+def _handles(parts: Sequence[PartRecord]) -> dict[tuple[int, PartKey], int]:
+    """Return how many handles each part has; a part without rows has none, and is left out."""
+    return {(part.batch, part.key): len(part.handles) for part in parts if part.handles}
+
+
 def may_finish(token: int, checkpoint: int, committed: Sequence[PartRecord]) -> Judge:
     """C9: return a check that the run is the newest, the checkpoint is unsettled, and all its rows are committed.
 
@@ -201,12 +207,12 @@ def may_finish(token: int, checkpoint: int, committed: Sequence[PartRecord]) -> 
     been judged lost or have got another handle since then, because then another process is repairing the checkpoint.
     """
     settle = may_settle(token, checkpoint)
-    handles = {(part.batch, part.key): len(part.handles) for part in committed}
+    before = _handles(committed)
 
     def judge(ledger: Ledger) -> None:
         settle(ledger)
         found = ledger.parts_of(ledger.checkpoints[checkpoint])
-        if any(part.lost for part in found) or {(part.batch, part.key): len(part.handles) for part in found} != handles:
+        if any(part.lost for part in found) or _handles(found) != before:
             raise _concurrent(f"another process is repairing checkpoint {checkpoint}", checkpoint=checkpoint)
 
     return judge
@@ -215,13 +221,13 @@ def may_finish(token: int, checkpoint: int, committed: Sequence[PartRecord]) -> 
 def may_void_checkpoint(token: int, checkpoint: int, judged: Sequence[PartRecord]) -> Judge:
     """P5: return a check that the checkpoint is unsettled, and that all its parts are as the process has judged them."""
     settle = may_settle(token, checkpoint)
-    before = {(part.batch, part.key): len(part.handles) for part in judged}
+    before = _handles(judged)
 
     def judge(ledger: Ledger) -> None:
         settle(ledger)
         found = ledger.parts_of(ledger.checkpoints[checkpoint])
         # A part that was open may be lost now: this process has aborted all open parts.
-        if any(part.committed or len(part.handles) != before[part.batch, part.key] for part in found):
+        if any(part.committed for part in found) or _handles(found) != before:
             raise _concurrent(
                 f"checkpoint {checkpoint} was repaired or resolved in the meantime", checkpoint=checkpoint
             )

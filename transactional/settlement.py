@@ -218,9 +218,9 @@ class Settlement:
         could hide rows of the checkpoint. The end offsets in the mark are after all rows of the checkpoint.
         """
         ledger = self._journal.ledger
-        judge = may_finish(token, checkpoint.id, ledger.parts_of(checkpoint))
-        judge(ledger)
         parts = [part for part in ledger.parts_of(checkpoint) if part.handles]
+        judge = may_finish(token, checkpoint.id, parts)
+        judge(ledger)
         decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]
         repaired: Sequence[Mapping[str, Any]] = ()

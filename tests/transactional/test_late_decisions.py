@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -39,23 +38,28 @@ def at_commit(world: World, replayed: bool) -> Execution:
 
 def delay_decision(
     world: World, patch: pytest.MonkeyPatch, declines: bool, meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    """Let the next create of a decision time out. It takes effect in the pause, or before the decline's first create."""
-    store, create, sleep = world.store, world.store.create, world.clock.sleep
+) -> list[tuple[str, bytes]]:
+    """Let the next create of a decision time out. It takes effect in the pause, or before the decline's first create.
+
+    Return a list that gets the name and the data of this create.
+    """
+    store, create, sleep, sent = world.store, world.store.create, world.clock.sleep, list[tuple[str, bytes]]()
+    store.how, store.kind, store.times = "late", "decided", 1
 
     def arrive() -> None:
-        if store.late and store.late[0][0] not in store.files:
-            store.wake(*store.late[0])
+        if store.late:
+            world.wake()
             meanwhile()
 
     def created(name: str, data: bytes) -> bool:
-        if json.loads(data)["kind"] == EntryKind.DECIDED and not store.late:
-            world.hook_fails_until = world.clock.now() + (60 if declines else 0)
-            store.late.append((name, data))
-            raise OSError("timed out")
         if declines:
             arrive()
-        return create(name, data)
+        try:
+            return create(name, data)
+        except OSError:
+            sent.append((name, data))
+            world.hook_fails_until = world.clock.now() + (60 if declines else 0)
+            raise
 
     def slept(seconds: float) -> None:
         sleep(seconds)
@@ -64,16 +68,18 @@ def delay_decision(
 
     patch.setattr(store, "create", created)
     patch.setattr(world.clock, "sleep", slept)
+    return sent
 
 
 @pytest.mark.parametrize("declines", [False, True])
 @pytest.mark.parametrize("replayed", [False, True])
 def test_it_is_the_decision(world: World, monkeypatch: pytest.MonkeyPatch, replayed: bool, declines: bool) -> None:
     execution = at_commit(world, replayed)
-    delay_decision(world, monkeypatch, declines)
+    sent = delay_decision(world, monkeypatch, declines)
     world.commit(execution)
     world.done(execution)
-    assert (execution.errors, world.store.files[world.store.late[0][0]]) == ([], world.store.late[0][1])
+    [(name, data)] = sent
+    assert (execution.errors, world.store.files[name]) == ([], data)
     assert world.book.kinds[-2:] == [EntryKind.DECIDED, EntryKind.SETTLED]
     assert visible(world) == list(range(world.read))
 
@@ -102,7 +108,6 @@ def test_its_process_settles_nothing_that_the_next_start_is_repairing(
         world.commit(execution)
     assert execution.condition == ("CONCURRENT_COMMIT" if who == "the same driver" else "RUN_SUPERSEDED")
     assert EntryKind.SETTLED not in world.book.kinds[world.book.kinds.index(EntryKind.VERDICT) :]
-    world.store.late.clear()
     world.commit(started[0])
     world.done(started[0])
     assert (started[0].errors, visible(world)) == ([], list(range(world.read)))

@@ -144,21 +144,21 @@ class Decision:
         """
         nonce = self._journal.nonce()
         try:
-            problem = self._try(fact, asked, nonce)
-            if problem is None:
-                return self._journal.ledger.position  # the number of the entry that `_try` has appended
-            self._decline(problem, reason, fact, asked)
-            return None
+            try:
+                return self._try(fact, asked, nonce)
+            except (HookError, JournalStoreError) as problem:
+                self._decline(problem, reason, fact, asked)
+                return None
         except FencedError:  # perhaps because the entry of a failed try has been created after all
             late = self._journal.late(nonce)
             if late is None or late.number not in self._journal.ledger.checkpoints:  # or a newer run voided it
                 raise
             return late.number
 
-    def _try(self, fact: entries.Prepared, asked: _Asked, nonce: str) -> HookError | JournalStoreError | None:
-        """C6, C7: trigger the hooks and journal the decision; retry for up to ``commitTimeoutMs``.
+    def _try(self, fact: entries.Prepared, asked: _Asked, nonce: str) -> int:
+        """C6, C7: trigger the hooks and journal the decision; retry for up to ``commitTimeoutMs``. Return the checkpoint's id.
 
-        Return None if the journal has the decision, otherwise the error of the last try.
+        After ``commitTimeoutMs``, raise the error of the last try.
         """
         covers = [record.batch for record in asked.covered]
         context = hooks.HookContext(
@@ -176,11 +176,10 @@ class Decision:
                 faults.reach("hooks.triggered")
                 # C7: write "decided". From here on the checkpoint is committed, even if every process dies.
                 decided = fact.decided(covers=covers, hooks=states, **self._barriers(self._view.lines))
-                self._journal.append(decided, asked.judge, nonce)
-                return None
+                return self._journal.append(decided, asked.judge, nonce).number
             except (HookError, JournalStoreError) as problem:
                 if deadline.passed():
-                    return problem
+                    raise
                 log.warning(
                     "micro-batch %d: the checkpoint could not be decided (%s); trying again", fact.batch, problem
                 )
