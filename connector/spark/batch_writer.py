@@ -55,6 +55,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         self._sink = sink
         self._app: str = own["txnAppId"]
         self._version: int = own["txnVersion"]
+        self._compare: bool = own["txnCompareRows"]
         self._plan: TaskPlan | None = None
 
     @collector_patient()
@@ -82,8 +83,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
         with self._sink.coordinator(self._view()) as coordinator:
-            compare = self._sink.own_options()["txnCompareRows"]
-            coordinator.commit(acknowledgements(messages), self._version, origin, compare)
+            coordinator.commit(acknowledgements(messages), self._version, origin)
 
     @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -102,7 +102,16 @@ class HostedBatchWriter(DataSourceArrowWriter):
         These writes have no Spark logs, so each version counts as a micro-batch.
         """
         line = SourceLine(canonical({"txnAppId": self._app, "txnVersion": self._version}))
-        return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
+        return QueryView(
+            self._writer_id(),
+            self._sink.location.path,
+            self._version,
+            -1,
+            [line],
+            None,
+            gaps=True,
+            compare=self._compare,
+        )
 
     def _writer_id(self) -> str:
         """Return the id of the application at this location. The application's first write creates the id.

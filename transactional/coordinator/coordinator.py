@@ -108,15 +108,13 @@ class CheckpointCoordinator:
         # P9: give the tasks the run and the mode.
         return self._planning.plan_tasks(run)
 
-    def commit(
-        self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "", compare: bool = True
-    ) -> None:
+    def commit(self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "") -> None:
         """Journal the micro-batch as prepared, or decide its checkpoint and commit it.
 
         *Called on the driver, once per micro-batch, in the commit process.*
 
         For a batch write, `origin` is the id of the streaming query whose batch ids serve as versions (empty if there
-        is none), and `compare` is the value of ``txnCompareRows``.
+        is none).
         """
         faults.reach("commit.called")
         # C1: load the journal. The run must be the newest.
@@ -140,7 +138,7 @@ class CheckpointCoordinator:
         elif found is not None and found.checkpoint is not None:
             # C2: the micro-batch is already decided. Only lost parts may still have to be repaired.
             if self._view.gaps:
-                self._check_written(found, acknowledged, token, compare)
+                self._check_written(found, acknowledged, token)
             checkpoint = ledger.checkpoints.get(found.checkpoint)  # None: settled, and no longer kept
             if checkpoint is not None and not checkpoint.settled:
                 self._repair(checkpoint, found, acknowledged, token)
@@ -169,11 +167,9 @@ class CheckpointCoordinator:
                 detail=", and so were the transactions that replaced them",
             )
 
-    def _check_written(
-        self, found: BatchRecord, messages: Sequence[Acknowledgement], token: int, compare: bool
-    ) -> None:
+    def _check_written(self, found: BatchRecord, messages: Sequence[Acknowledgement], token: int) -> None:
         try:
-            check_written(found, messages, found.batch, compare)
+            check_written(found, messages, found.batch, self._view.compare)
         except FencedError:
             self._session.sweep(token)  # the `abort` that follows does nothing, because the journal has the version
             raise

@@ -63,7 +63,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
             batch=view.batch,
         )
     if view.gaps:
-        check_version(ledger, view.batch)
+        check_version(ledger, view.batch, view.compare)
         return
     if view.batch > last + 1 and last + 1 in ledger.voided:
         reason = f"the prepared transactions of micro-batch {last + 1} were lost, and the query is at micro-batch {view.batch}"

@@ -19,16 +19,25 @@ from transactional.errors import (
 from transactional.ledger import BatchRecord, Ledger, Written
 
 
-def check_version(ledger: Ledger, version: int) -> None:
-    """Check that a version is new, was already written, or is so old that its record is no longer kept.
+def check_version(ledger: Ledger, version: int, compare: bool) -> None:
+    """Check that a version is new or was already written.
 
-    *Called at each planning.*
+    The journal keeps the records of the last versions only. If the user has set ``txnCompareRows`` to false (`compare`), a
+    version that is older than these counts as written. *Called at each planning.*
     """
     last = ledger.accounted
     if ledger.voided and version not in ledger.voided:
         raise RetriableError("VERSION_LOST", version=ledger.voided[0], versions=ledger.voided, detail="")
-    if ledger.base < version < last and version not in ledger.batches:
-        raise LocationError("VERSION_TOO_LOW", version=version, newest=last)
+    if version > last or version in ledger.batches:
+        return
+    if version > ledger.base:
+        reason = f"version {last} was already written, and versions must increase"
+        raise LocationError("VERSION_TOO_LOW", version=version, newest=last, reason=reason)
+    if compare:
+        reason = (
+            f"the journal only has records of versions above {ledger.base}, so it can't show if this one was written"
+        )
+        raise LocationError("VERSION_TOO_LOW", version=version, newest=last, reason=reason)
 
 
 def check_origin(ledger: Ledger, origin: str) -> None:

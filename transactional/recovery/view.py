@@ -22,6 +22,7 @@ class QueryView:
     # The source lines of ``offsets/<batch - 1>``; None if this file does not exist.
     previous: Sequence[SourceLine] | None
     gaps: bool = False  # True for batch writes, whose versions may skip numbers. Then `committed` has no meaning.
+    compare: bool = True  # Of a batch write: the value of ``txnCompareRows``.
     oldest: int = 0  # The lowest number in ``offsets/``. Earlier files were purged, so no rewind can go back further.
     # Returns the micro-batches directly before `batch` that a repartition of the stopped query has added, in order. Each
     # repeats the source lines of the micro-batch before it, and is committed, but no sink wrote it.
