@@ -12,6 +12,7 @@ class Bug(NamedTuple):
 
     edits: tuple[tuple[str, str], ...]
     found_by: str
+    moment: str = "run begins"  # If the test damages the store: when.
 
     def planted(self, source: str) -> str:
         """Return the sink with this bug."""
@@ -172,6 +173,20 @@ BUGS = {
     "isThere always answers yes": Bug(
         (("""return os.path.exists(self.path)""", "return True"),),
         "test_a_sink_notices_that_its_store_is_gone_and_creates_none",
+    ),
+    "a task meets a missing store with an exception that is not the contract's": Bug(
+        (
+            (
+                """        with self.database() as database:
+            database.execute("INSERT INTO transactions VALUES""",
+                """        with self.database() as database:
+            if context.batchId and not database.execute("SELECT 1 FROM newest").fetchone():
+                raise FileNotFoundError(self.path)
+            database.execute("INSERT INTO transactions VALUES""",
+            ),
+        ),
+        "test_a_store_that_is_not_the_journal_s_is_never_written_into",
+        "driver lives",
     ),
     "the store's identity is another one each time": Bug(
         (

@@ -20,6 +20,6 @@ def test_the_kit_finds_a_planted_bug(bug: str, tmp_path: Path) -> None:
     found = suite(BUGS[bug].planted(SINK), module)
     found.seconds = 0.2
     test = getattr(found(), BUGS[bug].found_by)
-    cell = {"damage": "gone", "moment": "run begins"} if "damage" in inspect.signature(test).parameters else {}
+    cell = {"damage": "gone", "moment": BUGS[bug].moment} if "damage" in inspect.signature(test).parameters else {}
     with pytest.raises((AssertionError, TransactionLostError)):
         test({"path": str(tmp_path / "events.db")}, **cell)

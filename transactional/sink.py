@@ -216,8 +216,9 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Commit the handles; skip those that are already committed.
 
         *Called on the driver; may be called again, even by another process.* When the method returns, all handles are
-        committed. If some can never be committed, raise `TransactionLostError` with these handles. After any other
-        error, the framework calls the method again with the same arguments.
+        committed. If some can never be committed, commit the others (none, if `commitsTogether` is true), and raise
+        `TransactionLostError` with the lost handles. After any other error, the framework calls the method again with
+        the same arguments.
 
         Raises
         ------

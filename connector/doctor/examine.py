@@ -149,15 +149,21 @@ def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str], tri
 
 
 def _check_sink_options(kind: str, options: Options, own: Collection[str], asked: _Asked) -> Iterator[Finding]:
-    sink = None
-    with suppress(OptionError):
+    try:
         sink = find_sink(kind)
-    if sink is None or not issubclass(sink, Examines):
-        known = f"{', '.join(each.name for each in FORMATS)}, {REGISTRY}; to check another sink, pass the LOCATION of its query"
-        raise OptionError("INVALID_OPTION", owner="barrier doctor", option="format", value=kind, expectation=known)
+    except OptionError:
+        known = ", ".join(each.name for each in FORMATS)
+        own_sink = "your own sink, if BARRIER_ALLOW=package.module:Class or an entry point names its class"
+        raise _wrong_format(kind, f"{known}, {REGISTRY}, or {own_sink}") from None
+    if not issubclass(sink, Examines):
+        raise _wrong_format(kind, "a sink that is an Examines; for any other sink, pass the LOCATION of its query")
     prefix = prefix_of(options)
     options = options.replaced(transactionalidprefix=prefix or NO_QUERY)
     yield from _check_sink(sink.ofOptions(options), prefix, own, asked)
+
+
+def _wrong_format(kind: str, expectation: str) -> OptionError:
+    return OptionError("INVALID_OPTION", owner="barrier doctor", option="format", value=kind, expectation=expectation)
 
 
 def _without(options: Mapping[str, str], name: str) -> dict[str, str]:

@@ -152,6 +152,20 @@ def test_a_sink_of_a_user_is_checked_by_its_options_as_ours_are(monkeypatch: pyt
     assert found["disk"].level is Level.PROBLEM
 
 
+def test_a_sink_that_can_t_be_checked_by_options_alone_and_an_unknown_one_get_different_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(discovery._registered, "plain", RecordingSink)
+    answers = {}
+    for name in ("plain", "2pc-kafak"):
+        [found] = [each for each in examine_options({"format": name}) if each.condition == "INVALID_OPTION"]
+        answers[name] = found.sentence
+    assert "the option format is 'plain'; expected a sink that is an Examines" in answers["plain"]
+    assert "2pc-kafka" not in answers["plain"]
+    assert "2pc-kafka, " in answers["2pc-kafak"]
+    assert "BARRIER_ALLOW=" in answers["2pc-kafak"]
+
+
 def test_a_target_that_was_deleted_or_restored_is_found_at_the_location(tmp_path: Path) -> None:
     place = CliPlace(tmp_path)
     place.run(seen={})

@@ -214,7 +214,7 @@ class SinkConformance(ClosesSinks, GoldenHandles, LostAnswers, SeveralProcesses)
         bench.must_see([])
 
     def test_a_commit_names_what_is_lost_and_commits_the_rest(self, sink_options: Mapping[str, str]) -> None:
-        """The error names the lost handles, and the others are committed: immediately, or by a second call."""
+        """The error names the lost handles. The same call commits the others; with `commitsTogether`, a second call does."""
         bench = Bench(self, sink_options)
         handles = [bench.prepare([number], partition=number) for number in range(3)]
         bench.sink().abort([handles[1]])
