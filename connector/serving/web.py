@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from connector.views.transactions import alike_of, columns_of, held_sentences
 from connector.views.words import batches_text, duration_text, status_text, time_text
 from transactional.ledger import RunRecord
 from transactional.secrets import HIDDEN, is_secret
-from transactional.stats import CheckpointHistory, counts, history, newest_completed, pending
+from transactional.stats import CheckpointHistory, Pending, counts, history, newest_completed, pending
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -112,7 +113,7 @@ class Page:
             "tone": _tone(query),
             "last": last,
             "ago": None if last is None else max(0.0, now - (last.committed or 0) / 1000),
-            "pending": pending(query.ledger, now),
+            "pending": _pending(query, self._watcher.clusters, now),
             "counts": counts(query.ledger),
             "lag": self._watcher.lag(query.path),
             "held": [held for cluster in self._watcher.clusters for held in _held_by(cluster, query)],
@@ -124,6 +125,7 @@ class Page:
         number, query = self._query(request)
         found = history(query.ledger)
         run = query.ledger.newest_run
+        opened = [one for cluster in self._watcher.clusters for one in _assessments(cluster, query)]
         return self._answer(
             "query.html",
             title=query.path,
@@ -133,6 +135,7 @@ class Page:
             done=_done(query),
             pairs=query_pairs(query.path, query.ledger, time.time(), query.alive, query.doing),
             lag=self._watcher.lag(query.path),
+            opened=len(opened),
             commands=_commands(query, self._watcher.clusters),
             checkpoints=[_line(each) for each in reversed(found)][:SHOWN_CHECKPOINTS],
             incidents=_incidents(query, found),
@@ -286,11 +289,10 @@ def _options(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _tone(query: QueryFacts) -> str:
-    """Return the CSS class for a query's state. A query whose driver is gone and left nothing open is ``well``."""
-    left = query.ledger.undecided() or query.ledger.unsettled()
+    """Return the CSS class for a query's state. A query whose driver is gone is ``well`` only after its final checkpoint."""
     if query.state is QueryState.UNSEEN or not query.looked:
         return "unseen"
-    return "well" if query.state in WELL or (query.state is QueryState.GONE and not left) else "problem"
+    return "well" if query.state in WELL or query.finished else "problem"
 
 
 def _done(query: QueryFacts) -> list[tuple[str, int]]:
@@ -307,24 +309,32 @@ def _commands(query: QueryFacts, clusters: Sequence[ClusterFacts]) -> list[str]:
     """
     if query.alive is not False:
         return []
-    found = [
-        one.command
-        for cluster in clusters
-        for one in cluster.assessments
-        if one.owner is not None and one.owner.location == query.path and "--query-stopped" not in one.command
-    ]
-    return [command for command in dict.fromkeys(found) if command]
+    found = [one.command for cluster in clusters for one in _assessments(cluster, query)]
+    return [command for command in dict.fromkeys(found) if command and "--query-stopped" not in command]
 
 
 def _held_by(cluster: ClusterFacts, query: QueryFacts) -> list[str]:
-    return [
-        str(held.partition)
-        for held in cluster.view.held
-        if any(
-            one.owner is not None and one.owner.location == query.path and held.partition in one.transaction.opened
-            for one in cluster.assessments
-        )
-    ]
+    opened = {place for one in _assessments(cluster, query) for place in one.transaction.opened}
+    return [str(held.partition) for held in cluster.view.held if held.partition in opened]
+
+
+def _assessments(cluster: ClusterFacts, query: QueryFacts) -> list[Assessment]:
+    """Return the assessments of the query's open transactions in a cluster."""
+    return [one for one in cluster.assessments if one.owner is not None and one.owner.location == query.path]
+
+
+def _pending(query: QueryFacts, clusters: Sequence[ClusterFacts], now: float) -> Pending:
+    """Return what is pending; the oldest open transaction is the oldest of the journal's and the brokers'.
+
+    The journal does not know the transactions of tasks that were killed before their micro-batch was prepared.
+    """
+    found = pending(query.ledger, now)
+    open_now = [one.transaction for cluster in clusters for one in _assessments(cluster, query)]
+    began = min(((each.started_ms, each.timeout_ms) for each in open_now if each.started_ms), default=None)
+    age = None if began is None else max(0.0, now - began[0] / 1000)
+    if began is None or age is None or (found.oldest_age is not None and found.oldest_age >= age):
+        return found
+    return replace(found, oldest_age=age, lifetime=began[1] / 1000 or None)
 
 
 def _registry(watcher: Watcher) -> Any:

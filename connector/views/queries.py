@@ -52,7 +52,7 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
     left = (
         "its prepared rows wait for the next start"
         if ledger.undecided() or ledger.unsettled()
-        else "no transaction is open"
+        else "all rows that it prepared are committed"
     )
     how = f"Run {run.token} has ended ({run.ended})" if run.ended else ""
     if alive is False:

@@ -23,7 +23,7 @@ from connector.location.location import CheckpointLocation
 from connector.serving import watcher
 from connector.serving.facts import ClusterFacts, QueryFacts, _lags, look_at_query
 from connector.serving.samples import METRICS, samples
-from connector.serving.web import _commands, _options, _tone
+from connector.serving.web import _commands, _options, _pending, _tone
 from connector.spark.process import this_process
 from connector.transactions.assessment import assess
 from connector.views.queries import QueryState
@@ -130,6 +130,25 @@ def test_a_command_is_shown_beside_a_query_only_if_its_driver_is_gone(
     cluster = ClusterFacts("host:9092", assessments=[found, found])
     assert _commands(QueryFacts("/c/etl", alive=alive), [cluster]) == commands
     assert _commands(QueryFacts("/c/copy", alive=False), [cluster]) == []
+
+
+def test_the_oldest_open_transaction_may_be_one_that_only_the_brokers_know(tmp_path: Path) -> None:
+    """A task that was killed before its micro-batch was prepared has left it."""
+    cluster = ClusterFacts("host:9092", assessments=[assess(transaction(), [owner(False)])])
+    shown = _pending(QueryFacts("/c/etl"), [cluster], now=31.0)
+    assert (shown.oldest_age, shown.lifetime, shown.overdue) == (30.0, 60.0, False)
+    assert _pending(QueryFacts("/c/copy"), [cluster], now=31.0).oldest_age is None
+    place = CliPlace(tmp_path)
+    place.run(lifetime=900.0)
+    place.prepared(0)
+    facts = replace(looked(place), path="/c/etl")
+    prepared = facts.ledger.batches[0].time / 1000
+    assert _pending(facts, [cluster], now=prepared + 5).oldest_age == prepared + 4, "the older of the two"
+    young = replace(
+        cluster, assessments=[assess(replace(transaction(), started_ms=int(1000 * prepared)), [owner(False)])]
+    )
+    shown = _pending(facts, [young], now=prepared + 5)
+    assert (shown.oldest_age, shown.lifetime) == (5.0, 900.0)
 
 
 def test_what_is_new_is_told_and_shown(place: CliPlace, serve: Serve) -> None:
@@ -455,8 +474,10 @@ def test_a_secret_that_a_forged_journal_holds_is_not_shown(tmp_path: Path) -> No
     assert "swordfish" not in str(shown)
 
 
-@pytest.mark.parametrize(("left", "tone"), [("nothing", "well"), ("prepared", "problem"), ("decided", "problem")])
-def test_a_driver_that_is_gone_is_a_problem_only_if_it_has_left_something(tmp_path: Path, left: str, tone: str) -> None:
+@pytest.mark.parametrize("left", ["nothing", "prepared", "decided"])
+def test_a_driver_that_is_gone_is_a_problem_unless_its_query_ended_with_a_final_checkpoint(
+    tmp_path: Path, left: str
+) -> None:
     place = CliPlace(tmp_path)
     place.run(process=dict(dead_process()))
     place.decided(0)
@@ -465,4 +486,7 @@ def test_a_driver_that_is_gone_is_a_problem_only_if_it_has_left_something(tmp_pa
     if left == "decided":
         place.decided(1, settle=False)
     found = looked(place)
-    assert (found.state, _tone(found)) == (QueryState.GONE, tone)
+    assert (found.state, _tone(found)) == (QueryState.GONE, "problem")
+    assert ("all rows that it prepared are committed" in found.sentence) == (left == "nothing")
+    assert "no transaction is open" not in found.sentence, "the journal can't show this: tasks may have died"
+    assert _tone(replace(found, finished=True)) == "well"
