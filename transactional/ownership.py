@@ -195,6 +195,25 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
     return judge
 
 
+def _may_end(
+    token: int, checkpoint: int, parts: Sequence[PartRecord], is_other: Callable[[PartRecord], bool], reason: str
+) -> Judge:
+    """Return a check that the run is the newest, the checkpoint is unsettled, and its parts are as when `parts` was read.
+
+    No part may be one that `is_other` returns True for, and each part must have as many handles as in `parts`.
+    """
+    settle = may_settle(token, checkpoint)
+    before = _handles(parts)
+
+    def judge(ledger: Ledger) -> None:
+        settle(ledger)
+        found = ledger.parts_of(ledger.checkpoints[checkpoint])
+        if any(is_other(part) for part in found) or _handles(found) != before:
+            raise _concurrent(reason, checkpoint=checkpoint)
+
+    return judge
+
+
 def _handles(parts: Sequence[PartRecord]) -> dict[tuple[int, PartKey], int]:
     """Return how many handles each part has; a part without rows has none, and is left out."""
     return {(part.batch, part.key): len(part.handles) for part in parts if part.handles}
@@ -206,33 +225,17 @@ def may_finish(token: int, checkpoint: int, committed: Sequence[PartRecord]) -> 
     `committed` are the checkpoint's parts, as the process had them when it committed their newest handles. No part may have
     been judged lost or have got another handle since then, because then another process is repairing the checkpoint.
     """
-    settle = may_settle(token, checkpoint)
-    before = _handles(committed)
-
-    def judge(ledger: Ledger) -> None:
-        settle(ledger)
-        found = ledger.parts_of(ledger.checkpoints[checkpoint])
-        if any(part.lost for part in found) or _handles(found) != before:
-            raise _concurrent(f"another process is repairing checkpoint {checkpoint}", checkpoint=checkpoint)
-
-    return judge
+    reason = f"another process is repairing checkpoint {checkpoint}"
+    return _may_end(token, checkpoint, committed, lambda part: part.lost, reason)
 
 
 def may_void_checkpoint(token: int, checkpoint: int, judged: Sequence[PartRecord]) -> Judge:
-    """P5: return a check that the checkpoint is unsettled, and that all its parts are as the process has judged them."""
-    settle = may_settle(token, checkpoint)
-    before = _handles(judged)
+    """P5: return a check that the checkpoint is unsettled, and that all its parts are as the process has judged them.
 
-    def judge(ledger: Ledger) -> None:
-        settle(ledger)
-        found = ledger.parts_of(ledger.checkpoints[checkpoint])
-        # A part that was open may be lost now: this process has aborted all open parts.
-        if any(part.committed for part in found) or _handles(found) != before:
-            raise _concurrent(
-                f"checkpoint {checkpoint} was repaired or resolved in the meantime", checkpoint=checkpoint
-            )
-
-    return judge
+    A part that was open may be lost now, because this process has aborted all open parts.
+    """
+    reason = f"checkpoint {checkpoint} was repaired or resolved in the meantime"
+    return _may_end(token, checkpoint, judged, lambda part: part.committed, reason)
 
 
 def may_restore(token: int, checkpoint: int | None) -> Judge:
