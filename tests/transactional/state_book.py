@@ -151,7 +151,8 @@ class Book:
         parts = {**self.prepared, **({} if batch in covers else {batch: self._handles(body)})}
         chains = {(b, p): [handle] for b in batches for p, handle in parts[b].items()}
         self.prepared = {}
-        self.decisions[number] = Decision(number, batches, chains, dict(body["hooks"]), settled=not chains)
+        settled = not chains and not body.get("marked")
+        self.decisions[number] = Decision(number, batches, chains, dict(body["hooks"]), settled=settled)
         self.decided_by.update({handle: number for [handle] in chains.values()})
         self.reasons.append(body["reason"])
         self._world.seen[f"closed by {body['reason']}"] += 1

@@ -27,6 +27,7 @@ from tests.transactional.state_stores import (
     SparkFiles,
     StepFails,
     Store,
+    WatchedClock,
     WatchedHook,
     WatchedSink,
 )
@@ -39,7 +40,7 @@ from transactional.ledger import Ledger, apply
 from transactional.recovery import QueryView
 from transactional.rewind import Preview, Rewinder
 from transactional.sink import ONE, Outcome, TransactionContext
-from transactional.testing import FakeClock, MemoryHandle
+from transactional.testing import MemoryHandle
 
 __all__ = ["COMMIT_SECONDS", "PARTITIONS", "Execution", "Interference", "Parts", "Violation", "World"]
 
@@ -131,7 +132,7 @@ class World:
         self.parts = parts or Parts()
         self.seen: Counter[str] = Counter() if seen is None else seen
         self.settings = settings
-        self.clock = FakeClock()
+        self.clock = WatchedClock(self)
         self.transactions = Store(self.clock, LIFETIME)
         self.store = FaultyStore(self)
         self._known: dict[bytes, Entry] = {}
@@ -380,9 +381,8 @@ class World:
         good = messages is None
         told = execution.messages if messages is None else messages
         token, batch = execution.plan.token, execution.batch
-        coordinator = self._coordinator(execution, self._journal())
         over, before, errors = self.book.over(token), self._effects[-1], len(execution.errors)
-        self._call(execution, "commit", lambda: coordinator.commit(told, batch))
+        self._call(execution, "commit", lambda: self._coordinator(execution, self._journal()).commit(told, batch))
         ended = len(execution.errors) > errors
         if (over or not good) and (self._effects[-1] != before or not ended):
             self.fail(f"commit of run {token} had effects, or succeeded, and was over, or was told wrong")
@@ -407,12 +407,13 @@ class World:
     def _abort(self, execution: Execution, messages: Sequence[Acknowledgement | None]) -> None:
         if execution.plan is None or (not execution.alive and execution.stage != "failed"):
             return
-        token = execution.plan.token
+        token, batch = execution.plan.token, execution.batch
         known = any(messages) or self.book.driver != execution.driver
-        coordinator = self._coordinator(execution, self._journal())
         over, before = known and self.book.over(token), self._effects[-1]
-        taken = execution.batch in self.book.prepared or self.book.decision_of(execution.batch) is not None
-        self._call(execution, "abort", lambda: coordinator.abort(messages, execution.batch))
+        taken = batch in self.book.prepared or self.book.decision_of(batch) is not None
+        voids = self.book.kinds.count(EntryKind.VOID)
+        self._call(execution, "abort", lambda: self._coordinator(execution, self._journal()).abort(messages, batch))
+        taken &= voids == self.book.kinds.count(EntryKind.VOID)  # else another start may have made it free
         if (over or taken) and self._effects[-1] != before:
             self.fail(f"abort of run {token}, which was over, or of a micro-batch that is recorded, had effects")
 
@@ -426,7 +427,7 @@ class World:
         execution.batch += 1
         execution.stage = "offset"
 
-    def _journal(self) -> Journal:
+    def _journal(self) -> FoldingJournal:
         journal = FoldingJournal(self.store, self.clock, lambda: f"n{next(self.numbers)}")
         journal.known, journal.folded = self._known, self._folded
         return journal

@@ -18,7 +18,7 @@ from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
 from transactional.recovery import QueryView
 from transactional.sink import Cutoff, HandleState, Options, Outcome
-from transactional.testing import MemoryHandle, MemoryTransactions, RecordingSink
+from transactional.testing import FakeClock, MemoryHandle, MemoryTransactions, RecordingSink
 
 if TYPE_CHECKING:
     from tests.transactional.state_machine import World
@@ -33,6 +33,7 @@ __all__ = [
     "SparkFiles",
     "StepFails",
     "Store",
+    "WatchedClock",
     "WatchedHook",
     "WatchedSink",
 ]
@@ -94,6 +95,8 @@ class SparkFiles:
 
     def view(self, batch: int, place: str = "here") -> QueryView:
         """As the processes of the driver read it."""
+        if batch not in self.offsets:
+            raise StepFails("Spark: its log is gone")
         previous = lines(self.offsets[batch - 1].line) if batch - 1 in self.offsets else None
         now, committed = lines(self.offsets[batch].line), max(self.commits, default=-1)
         return QueryView(QUERY, place, batch, committed, now, previous, oldest=min(self.offsets))
@@ -185,6 +188,11 @@ class FaultyStore(MemoryJournalStore):
             self._world.created(name, data)
         return created
 
+    def names(self) -> list[str]:
+        """See `JournalStore`."""
+        self._world.reach("list")
+        return super().names()
+
     def read(self, name: str) -> bytes:
         """See `JournalStore`."""
         self.reads.append(name)
@@ -215,9 +223,10 @@ class FoldingJournal(Journal):
 
     known: dict[bytes, Entry]
     folded: dict[bytes, Ledger]
+    every = FOLD_EVERY
 
-    def fold(self, every: int = FOLD_EVERY) -> None:
-        super().fold(every)
+    def fold(self, every: int | None = None) -> None:
+        super().fold(self.every if every is None else every)
 
     def _entry(self, data: bytes, name: str) -> Entry:
         if data not in self.known:
@@ -230,8 +239,20 @@ class FoldingJournal(Journal):
         return self.folded[data].copy()
 
 
+class WatchedClock(FakeClock):
+    """A point lies behind each pause."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._world.reach("sleep")
+
+
 class WatchedSink(Expires, Restorable, RecordingSink):
-    """Its effects on the store are watched; a point lies behind each."""
+    """Its effects on the store are watched; a point lies behind each, and around each question."""
 
     def __init__(self, world: World, journal: Journal) -> None:
         super().__init__(OPTIONS, None, world.transactions)
@@ -243,6 +264,7 @@ class WatchedSink(Expires, Restorable, RecordingSink):
         return LIFETIME
 
     def commit(self, handles: Sequence[MemoryHandle], checkpoint: Any) -> None:
+        self._world.reach("sink.commit")
         self._world.commits_called.append([handle["transaction"] for handle in handles])
         lost = []
         for handle in handles:
@@ -262,7 +284,10 @@ class WatchedSink(Expires, Restorable, RecordingSink):
         return len(lingering)
 
     def inspect(self, handles: Sequence[MemoryHandle]) -> Sequence[HandleState]:
-        return [self._state(handle["transaction"]) for handle in handles]
+        self._world.reach("sink.inspect")
+        states = [self._state(handle["transaction"]) for handle in handles]
+        self._world.reach("sink.inspected")
+        return states
 
     def output(self, handles: Sequence[MemoryHandle], checkpoint: Any) -> Mapping[str, Any]:
         return {"version": checkpoint.id}
