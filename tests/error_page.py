@@ -14,7 +14,7 @@ ERROR_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 ACTIONS = {
     "restart": "starts the query again",
     "rewind": "rewinds, and starts the query again",
-    "none": "does not restart the query: you have to act",
+    "none": "does not restart the query, because the remedy comes first",
     "stopped": "ends: this is not a failure",
 }
 

@@ -20,7 +20,7 @@ RunMark = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """A query's past according to its journal, before a new run or a rewind begins. Passed to `KeepsEvidence.checkHistory`.
+    """A query's history according to its journal, before a new run or a rewind. Passed to `KeepsEvidence.checkHistory`.
 
     For `seen`, `mark` and `late`, only the runs on this store under this prefix count.
 

@@ -11,9 +11,9 @@ def compile_pyspark(report: Report) -> None:
 
     Spark's Python processes import PySpark from the archives in python/lib, which contain only source code. So each process
     compiles PySpark when it starts, which takes about 0.4 seconds. The command adds the compiled modules to the archives. It
-    also removes PySpark's own tests from the directories of the archives, which each process reads many times. Run the command
-    with the Python of Spark's workers, once for each installation of PySpark, for example when you build an image. It uses the
-    Spark in the environment variable SPARK_HOME, otherwise the installed PySpark. Running queries are not disturbed.
+    also removes PySpark's own tests from the archives' lists of files: each process reads these lists many times. Run the
+    command with the Python of Spark's workers, once for each installation of PySpark, for example when you build an image. It
+    uses the Spark in the environment variable SPARK_HOME, otherwise the installed PySpark. Running queries are not disturbed.
     """
     from connector.spark.archives import add_compiled_modules, archives, has_compiled_modules
 

@@ -59,8 +59,8 @@ class StoreMatrix(ClosesSinks):
         "another prefix"), means an older copy that a query with a new prefix finds. The tests assert that the query
         continues in these cases. List the cases in your docs.
     comesBack : bool
-        True if `putBack` can restore the store after `remove` and after `replace`. In that case, the query must
-        continue.
+        True if `putBack` can restore the store after `remove` and after `replace`. In that case, the
+        tests require that the query continues after `putBack`.
     """
 
     cannot: ClassVar[Collection[tuple[str, str]]] = ()
