@@ -14,8 +14,8 @@ ERROR_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 ACTIONS = {
     "restart": "starts the query again",
     "rewind": "rewinds, and starts the query again",
-    "none": "does not restart the query, because the remedy comes first",
-    "stopped": "ends: this is not a failure",
+    "none": "does not restart the query: apply the remedy first",
+    "stopped": "ends, because this is not a failure",
 }
 
 HEAD = """\
@@ -26,7 +26,7 @@ HEAD = """\
 Every error begins with its *condition*: `[CONDITION] what happened. What to do.` Spark's `StreamingQueryException` contains the
 same text. In a program, call `error.getCondition()`, `error.getMessageParameters()` and `error.getSqlState()`.
 
-Find the condition below. *Supervised* is the reaction of `supervise`.
+Find the condition below. Each section ends with the reaction of `supervise`.
 """
 
 
@@ -39,7 +39,7 @@ def error_page() -> str:
 def _section(condition: Condition) -> str:
     return (
         f"## {condition.name}\n\n{_plain(condition.message)}\n\n**Remedy.** {_plain(condition.remedy)}\n\n"
-        f"*Supervised:* {ACTIONS[condition.action]}. *SQLSTATE:* {condition.sql_state}\n"
+        f"`supervise` {ACTIONS[condition.action]}. *SQLSTATE:* {condition.sql_state}\n"
     )
 
 

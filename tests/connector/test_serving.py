@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ from connector.location.location import CheckpointLocation
 from connector.serving import watcher
 from connector.serving.facts import ClusterFacts, QueryFacts, _lags, look_at_query
 from connector.serving.samples import METRICS, samples
-from connector.serving.web import _commands, _options, _pending, _tone
+from connector.serving.web import Page, _commands, _options, _pending, _tone
 from connector.spark.process import this_process
 from connector.transactions.assessment import assess
 from connector.views.queries import QueryState
@@ -149,6 +151,25 @@ def test_the_oldest_open_transaction_may_be_one_that_only_the_brokers_know(tmp_p
     )
     shown = _pending(facts, [young], now=prepared + 5)
     assert (shown.oldest_age, shown.lifetime) == (5.0, 900.0)
+
+
+def test_a_killed_query_whose_rows_are_committed_may_have_left_transactions_at_the_brokers(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=dict(dead_process()))
+    place.decided(0)
+    found = replace(looked(place), path="/c/etl")
+    cluster = ClusterFacts("host:9092", assessments=[assess(transaction(), [owner(False)])] * 2)
+
+    def shown(facts: QueryFacts) -> str:
+        watcher: Any = SimpleNamespace(queries=[facts], clusters=[cluster], lag=lambda path: {})
+        request: Any = SimpleNamespace(path_params={"number": "0"})
+        return bytes(Page(watcher, metrics=False, is_over=lambda: False).query(request).body).decode()
+
+    left = "At the brokers, 2 transactions of this query are still open."
+    assert "driver gone" in shown(found)
+    assert left in shown(found)
+    assert left not in shown(replace(found, alive=True)), "a running query has open transactions"
+    assert left not in shown(replace(found, path="/c/copy"))
 
 
 def test_what_is_new_is_told_and_shown(place: CliPlace, serve: Serve) -> None:
