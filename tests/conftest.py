@@ -40,3 +40,13 @@ def allowed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ALLOW, "integration.file_sink:FileSink")
         yield
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[None]:
+    """Log no warnings of the product: tests that play thousands of runs would log thousands."""
+    logger = logging.getLogger("transactional")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)

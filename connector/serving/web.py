@@ -125,7 +125,7 @@ class Page:
         number, query = self._query(request)
         found = history(query.ledger)
         run = query.ledger.newest_run
-        opened = [one for cluster in self._watcher.clusters for one in _assessments(cluster, query)]
+        opened = _assessments(self._watcher.clusters, query)
         return self._answer(
             "query.html",
             title=query.path,
@@ -309,18 +309,19 @@ def _commands(query: QueryFacts, clusters: Sequence[ClusterFacts]) -> list[str]:
     """
     if query.alive is not False:
         return []
-    found = [one.command for cluster in clusters for one in _assessments(cluster, query)]
+    found = [one.command for one in _assessments(clusters, query)]
     return [command for command in dict.fromkeys(found) if command and "--query-stopped" not in command]
 
 
 def _held_by(cluster: ClusterFacts, query: QueryFacts) -> list[str]:
-    opened = {place for one in _assessments(cluster, query) for place in one.transaction.opened}
+    opened = {place for one in _assessments([cluster], query) for place in one.transaction.opened}
     return [str(held.partition) for held in cluster.view.held if held.partition in opened]
 
 
-def _assessments(cluster: ClusterFacts, query: QueryFacts) -> list[Assessment]:
-    """Return the assessments of the query's open transactions in a cluster."""
-    return [one for one in cluster.assessments if one.owner is not None and one.owner.location == query.path]
+def _assessments(clusters: Sequence[ClusterFacts], query: QueryFacts) -> list[Assessment]:
+    """Return the assessments of the query's open transactions in the clusters."""
+    found = [one for cluster in clusters for one in cluster.assessments]
+    return [one for one in found if one.owner is not None and one.owner.location == query.path]
 
 
 def _pending(query: QueryFacts, clusters: Sequence[ClusterFacts], now: float) -> Pending:
@@ -329,12 +330,14 @@ def _pending(query: QueryFacts, clusters: Sequence[ClusterFacts], now: float) ->
     The journal does not know the transactions of tasks that were killed before their micro-batch was prepared.
     """
     found = pending(query.ledger, now)
-    open_now = [one.transaction for cluster in clusters for one in _assessments(cluster, query)]
-    began = min(((each.started_ms, each.timeout_ms) for each in open_now if each.started_ms), default=None)
-    age = None if began is None else max(0.0, now - began[0] / 1000)
-    if began is None or age is None or (found.oldest_age is not None and found.oldest_age >= age):
+    open_now = [one.transaction for one in _assessments(clusters, query) if one.transaction.started_ms]
+    if not open_now:
         return found
-    return replace(found, oldest_age=age, lifetime=began[1] / 1000 or None)
+    oldest = min(open_now, key=lambda each: each.started_ms)
+    age = max(0.0, now - oldest.started_ms / 1000)
+    if found.oldest_age is not None and found.oldest_age >= age:
+        return found
+    return replace(found, oldest_age=age, lifetime=oldest.timeout_ms / 1000 or None)
 
 
 def _registry(watcher: Watcher) -> Any:

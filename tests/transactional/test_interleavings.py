@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,13 +23,7 @@ from transactional.sink import TwoPhaseCommitSink
 SEARCHED = 1500  # schedules within which each planted bug has to be found; most take a few dozen
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("transactional")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 # All bytes 0: one driver, undisturbed. 140: another one's turn. 236: a driver starts. 230: a transaction expires.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -375,13 +374,7 @@ def explore(parts: Parts, examples: int, first: int = 0) -> Counter[str]:
     return seen
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("transactional")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 # -- planted bugs -------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_a_version_that_was_never_written_is_refused_however_wide_the_gaps_are()
 def test_a_version_that_is_older_than_the_kept_ones_is_refused_before_a_task_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may have been written, or have failed: nobody knows."""
+    """It may have been written, or have failed: the journal no longer shows it."""
     monkeypatch.setattr(fold, "KEPT_BATCHES", 2)
     writes = Writes()
     for version in (1, 5, 6, 7):

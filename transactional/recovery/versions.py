@@ -30,13 +30,12 @@ def check_version(ledger: Ledger, version: int, compare: bool) -> None:
         raise RetriableError("VERSION_LOST", version=ledger.voided[0], versions=ledger.voided, detail="")
     if version > last or version in ledger.batches:
         return
-    if version > ledger.base:
-        reason = f"version {last} was already written, and versions must increase"
-        raise LocationError("VERSION_TOO_LOW", version=version, newest=last, reason=reason)
-    if compare:
-        reason = (
+    is_kept = version > ledger.base
+    if is_kept or compare:
+        missing = (
             f"the journal only has records of versions above {ledger.base}, so it can't show if this one was written"
         )
+        reason = f"version {last} was already written, and versions must increase" if is_kept else missing
         raise LocationError("VERSION_TOO_LOW", version=version, newest=last, reason=reason)
 
 
