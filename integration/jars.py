@@ -21,7 +21,7 @@ from pathlib import Path
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 KAFKA_VERSION = "4.2.1"
-"""4.3.0 and 4.3.1 can skip commit markers (KAFKA-20734), 4.4.0 is not whole on Maven Central."""
+"""4.3.0, 4.3.1 and 4.4.0 can skip commit markers (KAFKA-20734)."""
 
 SLF4J_VERSION = "1.7.36"
 """The slf4j that Kafka is built against. Its dependencies name no binding: without one a broker logs nothing."""

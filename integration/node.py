@@ -205,7 +205,8 @@ def _bootstrap_metadata(features: Mapping[str, int], version: str) -> Path:
         formatted = subprocess.run(command, capture_output=True, text=True, check=False)
         if formatted.returncode != 0:
             raise BrokerError(f"Kafka's format failed:\n{formatted.stdout}{formatted.stderr}")
-        (Path(scratch) / "log" / "bootstrap.checkpoint").rename(kept)
+        (written,) = Path(scratch, "log").rglob("*.checkpoint")  # since 4.4.0 in the folder of the metadata's log
+        written.rename(kept)
     return kept
 
 

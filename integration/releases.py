@@ -23,6 +23,7 @@ RELEASES = [
         ("3.9.1", "3.9.1", {}),
         ("4.2.1, transaction.version 1", "4.2.1", {"transaction.version": 1}),
         ("4.3.1", "4.3.1", {}),
+        ("4.4.0", "4.4.0", {}),
     )
 ]
 """Versions of brokers, with the levels of their features. They differ in how a transaction is ended."""

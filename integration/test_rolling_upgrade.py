@@ -58,6 +58,7 @@ class Feed:
     [
         pytest.param("3.9.1", "4.2.1", (0, 2), marks=on_broker("3.9.1 to 4.2.1"), id="4.2.1"),
         pytest.param("4.2.1", "4.3.1", (2, 2), marks=on_broker("4.2.1 to 4.3.1"), id="4.3.1"),
+        pytest.param("4.3.1", "4.4.0", (2, 2), marks=on_broker("4.3.1 to 4.4.0"), id="4.4.0"),
     ],
 )
 def test_a_rolling_upgrade_under_a_running_query_costs_no_row_and_no_restart(

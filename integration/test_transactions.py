@@ -256,14 +256,14 @@ def test_a_transaction_that_hangs_is_named_and_left_to_its_query(
     assert (status, document["condition"]) == (1, "ABORT_REFUSED")
 
 
-@on_broker("4.3.1")
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", [pytest.param(each, marks=on_broker(each)) for each in ("4.3.1", "4.4.0")])
 def test_a_marker_that_a_broker_left_out_is_explained_and_a_reader_goes_on_after_the_next_start(
-    make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+    make_query: MakeQuery, capsys: pytest.CaptureFixture[str], version: str
 ) -> None:
     """KAFKA-20734, with the brokers that have it: a partition has no leader when the query commits, and the query dies then."""
-    with Cluster(3, version="4.3.1") as cluster:
+    with Cluster(3, version=version) as cluster:
         query = make_query(cluster, partitions=3)  # one replica each, a leader on every node
         query.close()
 

@@ -1,7 +1,7 @@
 """Wait until committed transactions are *readable*: every partition shows their rows.
 
 The answer NONE to EndTxn means only that the coordinator has decided. Usually the markers follow within milliseconds.
-If a partition has no leader, its marker is late. A broker of release 4.3.0 or 4.3.1 can also leave out a marker
+If a partition has no leader, its marker is late. A broker of version 4.3.0, 4.3.1 or 4.4.0 can also leave out a marker
 forever, if the partition has no leader at that moment (KAFKA-20734). In that case, every `read_committed` reader of the
 partition is stuck. Readers can also lose rows: another program may have written an abort marker into a partition,
 without the coordinator's knowledge.
