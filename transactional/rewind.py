@@ -16,15 +16,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from transactional import entries, faults
 from transactional.comparison import compare_histories
-from transactional.errors import LocationError, PutBackError, StoreError, StoreUnreachableError
+from transactional.errors import (
+    FencedError,
+    LocationError,
+    PutBackError,
+    StoreError,
+    StoreUnreachableError,
+    SupersededError,
+)
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
-from transactional.ownership import must_own, rewinding
+from transactional.ownership import Judge, must_be_at, must_own, rewinding
 from transactional.recovery import committed_undecided, is_late_commit
 from transactional.settlement import Settlement
 from transactional.sink import Cutoff, TwoPhaseCommitSink, restorable, routes_of
@@ -133,7 +139,7 @@ class Rewinder:
         position, older = self._journal.ledger.position, self.older_copy()
         if older is not None:
             raise older
-        _must_be_at(self._journal.ledger, position)
+        must_be_at(position)(self._journal.ledger)
 
     def older_copy(self) -> PutBackError | None:
         """If the location is an older copy, return the error for it; otherwise None.
@@ -178,7 +184,7 @@ class Rewinder:
         position = self._journal.ledger.position
 
         fact = entries.RewindBegun(checkpoint=preview.checkpoint, request=request)
-        token = self._journal.append(fact, partial(_must_be_at, position=position)).number
+        token = self._journal.append(fact, must_be_at(position)).number
         faults.reach("rewind.begun")
         return token
 
@@ -199,22 +205,41 @@ class Rewinder:
         return begun
 
     def finish(self) -> int:
-        """Do R3 to R7; return the micro-batch after which the query continues. Call `begin` or `again` first."""
-        rewind = self.begun()
+        """Do R3 to R7; return the micro-batch after which the query continues. Call `begin` or `again` first.
+
+        Raise ``LOCATION_BUSY`` if another process has resumed or finished the rewind while this process was paused.
+        """
+        try:
+            return self._finish(self.begun())
+        except SupersededError:
+            raise FencedError("LOCATION_BUSY", reason="another process has finished this rewind") from None
+
+    def _finish(self, rewind: Rewind) -> int:
+        own = must_own(rewind.token)
         self._leave_nothing_open(rewind.token)
+        position = self._journal.ledger.position
         target = self._journal.ledger.checkpoints[rewind.checkpoint] if rewind.checkpoint is not None else None
         if target is not None and rewind.request.get("restoreTables"):
             # R5: roll the store back.
+            self._must_still_own(own, position)
             restorable(self._sink).restoreOutput(target.output, rewind.token)
             faults.reach("rewind.restored")
         # R6: roll Spark's logs back, from the highest micro-batch down.
+        self._must_still_own(own, position)
         batch, keep = self._rewrite_logs(target)
         faults.reach("rewind.deleted")
+        self._must_still_own(own, position)
         self._rewrite_logs(target)  # again, because a query that was started in the meantime may have written offsets
         done = entries.RewindDone(begun=rewind.token, batch=batch, keep=keep)
         # R7: write "rewind done". From here on, entries about later micro-batches are void.
-        self._journal.append(done, must_own(rewind.token))
+        self._journal.append(done, own)
         return batch
+
+    def _must_still_own(self, own: Judge, position: int) -> None:
+        """Raise if another process has resumed the rewind, or has written to the journal since R4."""
+        ledger = self._journal.load()
+        own(ledger)
+        must_be_at(position)(ledger)
 
     def _leave_nothing_open(self, token: int) -> None:
         """Do R3 and R4, so that no transaction of the query is open."""
@@ -255,9 +280,12 @@ class Rewinder:
         ledger = self._journal.ledger
         kept = self._kept() if target is None else None
         if kept is not None:  # from the first micro-batch with lost parts, all run again with the same offsets
-            lost = [part.batch for part in ledger.parts_of(kept) if part.lost]
+            again = [part.batch for part in ledger.parts_of(kept) if part.lost]
             # After an earlier rewind, the query may not have reached its first planned micro-batch yet. So start there.
-            first = min([*lost, *([ledger.replay] if ledger.replay is not None else [])])
+            again += [ledger.replay] if ledger.replay is not None else []
+            if not again:  # R3 has left lost parts, and an operator has accepted the last of them since
+                raise LocationError("LOCATION_BUSY", reason="another process has written to its journal")
+            first = min(again)
             self._logs.replay(first, max(kept.batches))
             batch = first - 1
         else:
@@ -271,11 +299,6 @@ class Rewinder:
                 self._logs.put_back(number, ledger.logs[number])
                 faults.reach("rewind.put-back")
         return batch, kept.id if kept is not None else None
-
-
-def _must_be_at(ledger: Ledger, position: int) -> None:
-    if ledger.position != position:
-        raise LocationError("LOCATION_BUSY", reason="another process has written to its journal", position=position)
 
 
 def _settled(ledger: Ledger, checkpoint: int) -> CheckpointRecord:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.delta.delta_log import MARK
 from connector.delta.storage import TableFolder
-from transactional import StoreError
+from transactional import FencedError, StoreError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -33,32 +33,43 @@ def check_restorable(folder: TableFolder, version: int, app: str) -> None:
 
 
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
-    """Write a commit that rolls the table back to a version. If this rewind has already written it, do nothing.
+    """Write a commit that rolls the table back to a version. Do nothing if this rewind has already written it.
 
-    Raise if another writer has committed a later version.
+    Raise if another writer has committed a later version, or if the query has committed a checkpoint since this rewind began.
     """
     from deltalake import CommitProperties
 
     table = folder.open()
     others, done = _others(folder, table, version, app, rewind)
-    if done:
+    if done or version == table.version():  # deltalake does not restore the newest version
         return
     if others:
         raise _refusal(folder, version, others)
-    table.restore(version, commit_properties=CommitProperties(custom_metadata={MARK: {"rewind": rewind}}))
+    mark = {"rewind": rewind, "app": app}
+    table.restore(version, commit_properties=CommitProperties(custom_metadata={MARK: mark}))
 
 
 def _others(
     folder: TableFolder, table: DeltaTable, version: int, app: str, rewind: int | None = None
 ) -> tuple[list[int], bool]:
-    """Return the later versions that neither `app` nor a rewind committed, and whether this rewind's commit exists."""
+    """Return the later versions that neither `app` nor its rewinds committed, and whether this rewind's commit exists.
+
+    Rewinds and checkpoints have the numbers of their journal entries. Raise if one of them is newer than this rewind: another
+    process has resumed and finished it.
+    """
     others: list[int] = []
     for later in range(table.version(), version, -1):
         apps, mark = _whose(folder.log(later) or ())
-        if rewind is not None and mark.get("rewind") == rewind:
-            return others, True
-        if app not in apps and "rewind" not in mark:
+        if app not in apps and not (
+            "rewind" in mark and mark.get("app", app) == app
+        ):  # rewinds of version 0.9 name no app
             others.insert(0, later)
+        elif rewind is not None:
+            number = mark.get("rewind", mark.get("checkpoint", 0))
+            if number > rewind:
+                raise FencedError("LOCATION_BUSY", reason=f"another process has finished the rewind, see {folder.uri}")
+            if mark.get("rewind") == rewind:
+                return others, True
     return others, False
 
 

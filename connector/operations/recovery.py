@@ -31,10 +31,11 @@ from connector.spark.location_owner import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive, this_process
 from connector.spark.recorded_sink import fitting, naming_secrets, recorded_host, recorded_sink
 from transactional.entry import EntryKind
-from transactional.errors import LocationError, TwoPhaseCommitError
+from transactional.errors import FencedError, LocationError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
 from transactional.journal import Journal
 from transactional.ledger import Ledger, RunRecord
+from transactional.ownership import must_be_at
 from transactional.recovery import UndecidedCommitError
 from transactional.rewind import NothingToRewindError, Rewinder, out_of_step
 
@@ -131,15 +132,16 @@ def recover(
     torn = torn_newest(location, ledger)
     if torn is None and _has_stopped(ledger, run) and not go_back and not out_of_step(ledger, logs):
         return Recovery()  # the query has left nothing to recover
-    unseen_is_gone = upkeep.single_driver or query_stopped
-    stopped = query_stopped or run.driver in upkeep.drivers or (is_alive(run.process) is None and unseen_is_gone)
-    at_work = query_at_work(location, run, stopped)
+    at_work = _at_work(location, run, upkeep, query_stopped)
     if isinstance(at_work, QueryRunsError):
         raise at_work
     given = upkeep.given_for(run)
     if torn is not None:
         with exclusive_access(location):
-            delete_after(location, torn - 1)
+            now = journal.load()
+            must_be_at(ledger.position)(now)  # another process may have recovered the query, and started it
+            if torn_newest(location, now) == torn:
+                delete_after(location, torn - 1)
         log.warning(
             "%s: deleted the damaged file offsets/%d, because its micro-batch was not decided", location.path, torn
         )
@@ -150,7 +152,13 @@ def recover(
         at_work = earlier_at_work(ledger, run, upkeep.drivers)
     if at_work is not None:  # a commit touches neither the state nor Spark's logs; a rewind does
         raise at_work
-    return Recovery(batch=_go_back(location, journal, run, given, unseen_is_gone))
+    return Recovery(batch=_go_back(location, journal, run, given, upkeep, query_stopped))
+
+
+def _at_work(location: CheckpointLocation, run: RunRecord, upkeep: Upkeep, query_stopped: bool) -> FencedError | None:
+    unseen_is_gone = upkeep.single_driver or query_stopped
+    stopped = query_stopped or run.driver in upkeep.drivers or (is_alive(run.process) is None and unseen_is_gone)
+    return query_at_work(location, run, stopped)
 
 
 def _clean(location: CheckpointLocation, upkeep: Upkeep, query_stopped: bool) -> Sequence[str]:
@@ -192,13 +200,19 @@ def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, st
 def _close(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> None:
     with naming_secrets(run, given), exclusive_access(location):
         host = recorded_host(run, location, {**given, "transactionalIdPrefix": run.prefix})
-        view = offset_log.stopped_view(location)
+        position = location.journal().load().position
+        view = offset_log.stopped_view(location)  # what is written from here on, it does not show
         with host.coordinator(view, f"ending {uuid.uuid4().hex}", run.process) as coordinator:
-            coordinator.close(run.token)
+            coordinator.close(run.token, position)
 
 
 def _go_back(
-    location: CheckpointLocation, journal: Journal, run: RunRecord, given: Mapping[str, str], unseen_is_gone: bool
+    location: CheckpointLocation,
+    journal: Journal,
+    run: RunRecord,
+    given: Mapping[str, str],
+    upkeep: Upkeep,
+    query_stopped: bool,
 ) -> int | None:
     """Rewind the query to a point from which it can continue without writing a row twice, or finish a rewind that was started.
 
@@ -209,8 +223,13 @@ def _go_back(
         sink = recorded_sink(run, location, given)
         try:
             rewinder = Rewinder(journal, sink, LocationLogs(location), location.query_id(), run.prefix)
-            begun = journal.load().rewinding
+            ledger = journal.load()
+            begun, newest = ledger.rewinding, ledger.newest_run
+            unseen_is_gone = upkeep.single_driver or query_stopped
             other = rewind_at_work(begun, unseen_is_gone) if begun is not None else None
+            # A driver that was started since the first check. The run with which `_commit` has tried has the process of `run`.
+            if other is None and newest is not None and newest.process != run.process:
+                other = _at_work(location, newest, upkeep, query_stopped)
             if other is not None:
                 raise other
             preview = rewinder.preview() if begun is None else None
@@ -218,7 +237,6 @@ def _go_back(
                 check_target(location, journal.ledger, preview)
             with exclusive_access(location):
                 if preview is None:
-                    journal.load()
                     rewinder.again(process)
                 else:
                     rewinder.begin(preview, {"restoreTables": False, "allowReemit": False, **process})

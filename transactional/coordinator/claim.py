@@ -12,7 +12,7 @@ from transactional.coordinator.session import Session
 from transactional.errors import FencedError, LocationError, PutBackError, StoreReplacedError
 from transactional.history import History, RunMark
 from transactional.ledger import Ledger, RunRecord
-from transactional.ownership import must_have_started_last, must_own, newest_run, superseded
+from transactional.ownership import must_be_at, must_have_started_last, must_own, newest_run, rewinding, superseded
 from transactional.recovery import Claim, check_account, check_location, whose_run
 from transactional.sink import TwoPhaseCommitSink, guard_run, lifetime_of, routes_of
 
@@ -54,9 +54,12 @@ class Claimant:
         self._record(run, mark)
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
 
-    def claim(self, follows: int) -> RunRecord:
-        """Journal a new run, and claim its prefix at the store. Raise if `follows` is no longer the newest run."""
-        run = self._claim(follows)
+    def claim(self, follows: int, at: int | None = None) -> RunRecord:
+        """Journal a new run, and claim its prefix at the store. Raise if `follows` is no longer the newest run.
+
+        If `at` is given, also raise if the journal has grown beyond this position.
+        """
+        run = self._claim(follows, at)
         self._record(run, guard_run(self._sink, run.mark))
         return run
 
@@ -85,7 +88,7 @@ class Claimant:
         self._journal.append(entries.Fenced(run=run.token, by=newest.token), judge)
         raise superseded(run.token, self._journal.ledger)
 
-    def _claim(self, follows: int | None = None) -> RunRecord:
+    def _claim(self, follows: int | None = None, at: int | None = None) -> RunRecord:
         """Journal a new run before anything is recovered or aborted. If `follows` is given, that run must be the newest."""
         settings, view = self._settings, self._session.view
         identity = self._session.identify()
@@ -109,6 +112,10 @@ class Claimant:
         )
 
         def judge(ledger: Ledger) -> None:
+            if at is not None:
+                must_be_at(at)(ledger)
+            if ledger.rewinding is not None:  # from R2 to R7, only the rewind owns the location
+                raise rewinding(ledger)
             must_have_started_last(ledger, settings.driver, settings.started)
             check_location(ledger, view)
             check_account(ledger, view)

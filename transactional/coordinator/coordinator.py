@@ -201,12 +201,14 @@ class CheckpointCoordinator:
         # A3: sweep the transactions of the micro-batch.
         self._session.sweep(token, ended=True)
 
-    def close(self, follows: int) -> int:
+    def close(self, follows: int, at: int | None = None) -> int:
         """Commit the prepared micro-batches of a stopped query, and leave no transaction open. Return the new run's token.
 
         *Called when the query has stopped or its driver is dead.* The settings must have a new `driver` id, so that the new
         run fences processes that may still be running for the query. The view must have been read after the query stopped. If
         parts of a decided checkpoint are lost, the next start writes them again. Raise if `follows` is not the newest run.
+        `at` is the journal's position before the view was read: raise ``LOCATION_BUSY`` if it has grown since, because the
+        query may have run on, and the view does not show that.
         """
         ledger = self._journal.load()
         check_location(ledger, self._view)
@@ -214,7 +216,7 @@ class CheckpointCoordinator:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
         # E1: claim a run, so that the old driver can no longer decide anything.
-        run = self._claimant.claim(follows)
+        run = self._claimant.claim(follows, at)
         self._planning.settle_all(run.token)
         self._planning.keep_or_void(run.token, True)
         self._session.sweep(run.token)

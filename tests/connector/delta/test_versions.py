@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from connector.delta.sink import DeltaSink
 from transactional.checkpoint import DecidedCheckpoint
-from transactional.errors import StoreError
+from transactional.errors import FencedError, StoreError
 from transactional.sink import Options, TransactionContext
 
 SCHEMA = pa.schema([("value", pa.string())])
@@ -88,3 +88,30 @@ def test_commits_of_others_are_not_undone(table: Table, when: str) -> None:
     with pytest.raises(StoreError, match=r"TABLE_HAS_OTHER_COMMITS.*versions 3, "):
         sink.checkRestore(first) if when == "before" else sink.restoreOutput(first, 7)
     assert table.values() == ["1", "2", "3", "theirs"]
+
+
+def test_a_rewind_that_another_has_taken_over_undoes_nothing_that_came_after(table: Table) -> None:
+    first, _ = table.write(1), table.write(2)
+    sink = table.sink()
+    sink.restoreOutput(first, 8)  # by the process that resumed the rewind 7
+    table.write(9)  # the query runs again, and has decided checkpoint 9
+    with pytest.raises(FencedError, match="another process has finished the rewind"):
+        sink.restoreOutput(first, 7)  # the first process goes on
+    assert table.values() == ["1", "9"]
+
+
+def test_a_rewind_of_another_query_is_not_taken_for_ours(table: Table) -> None:
+    """Entry numbers of two journals have nothing to do with each other."""
+    first, theirs = table.write(1), table.write(2, query="other")
+    table.write(3, query="other")
+    table.sink("other").restoreOutput(theirs, 7)
+    with pytest.raises(StoreError, match="TABLE_HAS_OTHER_COMMITS"):
+        table.sink().restoreOutput(first, 7)
+
+
+def test_a_table_that_nothing_has_changed_since_stays_as_it_is(table: Table) -> None:
+    """Of several tables, some may have got no row after the checkpoint."""
+    table.write(1)
+    newest = table.write(2)
+    table.sink().restoreOutput(newest, 7)
+    assert (table.values(), DeltaTable(table.path).version()) == (["1", "2"], newest["version"])
