@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.__main__ import main
 from tests.mutants.mutant import Mutant, MutantError, planted, read_patches
 from tests.mutants.workshop import Workshop
 
@@ -99,3 +100,7 @@ def test_a_patch_that_lacks_a_part_is_an_error_that_names_it(tmp_path: Path, lac
         return
     with pytest.raises(MutantError, match="It adds one too many"):
         read_patches(path)
+
+
+def test_every_planted_bug_fits_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0, capsys.readouterr().err

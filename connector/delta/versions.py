@@ -60,9 +60,8 @@ def _others(
     others: list[int] = []
     for later in range(table.version(), version, -1):
         apps, mark = _whose(folder.log(later) or ())
-        if app not in apps and not (
-            "rewind" in mark and mark.get("app", app) == app
-        ):  # rewinds of version 0.9 name no app
+        rewound = "rewind" in mark and mark.get("app", app) == app  # rewinds of version 0.9 name no app
+        if app not in apps and not rewound:
             others.insert(0, later)
         elif rewind is not None:
             number = mark.get("rewind", mark.get("checkpoint", 0))
