@@ -55,3 +55,4 @@ def test_no_run_is_claimed_during_a_rewind() -> None:
     journal.load()
     with pytest.raises(FencedError, match="REWIND_NOT_DONE"):
         coordinator._claimant.claim(run.token)
+    assert world._journal().load().newest_run == run
