@@ -14,6 +14,7 @@ class EveryLine:
     """A test beside those of `SinkConformance`."""
 
     @pytest.mark.matrix
+    @pytest.mark.timeout(3600)  # a new process for each line of the sink that a commit executes
     def test_a_commit_can_die_at_every_line(
         self, sink_options: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
